@@ -1,0 +1,186 @@
+/* LWCC, the whole public C API. This file is the manual.
+ *
+ * One process is one rank. A process calls lwcc_open, hands its endpoint text to the other ranks by any means (the
+ * Python package uses the rendezvous store), and calls lwcc_join with everybody's. From then on it may
+ *   - submit named requests (lwcc_submit): matched by name over the ranks in any order, checked, fused, run by the
+ *     coordination thread, waited for by ticket;
+ *   - run raw collectives (lwcc_raw_*): unnamed, blocking, in program order, as in MPI.
+ * Every function may be called from any thread unless it says otherwise. Functions that return int return an
+ * lwcc_status: negative = failed, and lwcc_error() then gives this thread's text, which says who, what, seen, expected.
+ *
+ * The marked region is plain C without macros, because cffi reads it as the cdef of the Python module. */
+#ifndef LWCC_LWCC_H
+#define LWCC_LWCC_H
+#include <stddef.h>
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+/* cdef: begin */
+typedef enum {
+  LWCC_OK = 0,
+  LWCC_PENDING = 1,
+  LWCC_ERR_INVALID = -1,     /* an argument of this call is wrong; nothing was submitted */
+  LWCC_ERR_MISMATCH = -2,    /* the ranks disagree about a tensor; arrives on every rank; the job can go on */
+  LWCC_ERR_PEER_LOST = -3,   /* a rank died; every pending and later call fails so */
+  LWCC_ERR_TIMEOUT = -4,     /* stalled past the limit, or a wait's own limit was reached */
+  LWCC_ERR_SHUTDOWN = -5,    /* not initialised, shut down, or a peer has left in good order */
+  LWCC_ERR_SYSTEM = -6,      /* the operating system refused: memory, descriptors, sockets */
+  LWCC_ERR_PROTOCOL = -7,    /* bytes that no healthy peer sends */
+  LWCC_ERR_UNSUPPORTED = -8, /* valid, but not for this type, size or build */
+  LWCC_ERR_PLAN = -9         /* a plan was refused; the text names rank, step and chunk */
+} lwcc_status;
+
+typedef enum {
+  LWCC_UINT8 = 0,
+  LWCC_INT8 = 1,
+  LWCC_UINT16 = 2,
+  LWCC_INT16 = 3,
+  LWCC_UINT32 = 4,
+  LWCC_INT32 = 5,
+  LWCC_UINT64 = 6,
+  LWCC_INT64 = 7,
+  LWCC_BOOL = 8,
+  LWCC_FLOAT16 = 9,
+  LWCC_BFLOAT16 = 10,
+  LWCC_FLOAT32 = 11,
+  LWCC_FLOAT64 = 12,
+  LWCC_DTYPES = 13
+} lwcc_dtype;
+
+typedef enum { /* the numbers of Horovod's constants */
+               LWCC_AVERAGE = 0,
+               LWCC_SUM = 1,
+               LWCC_ADASUM = 2,
+               LWCC_MIN = 3,
+               LWCC_MAX = 4,
+               LWCC_PRODUCT = 5
+} lwcc_op;
+
+typedef enum {
+  LWCC_ALLREDUCE = 0,
+  LWCC_BROADCAST = 1,
+  LWCC_ALLGATHER = 2,
+  LWCC_REDUCESCATTER = 3,
+  LWCC_ALLTOALL = 4,
+  LWCC_BARRIER = 5,
+  LWCC_COLLECTIVES = 6
+} lwcc_collective;
+
+typedef uint64_t lwcc_ticket; /* 0 is never a ticket */
+
+/* ---- life ---- */
+typedef struct {
+  int32_t rank, size;
+  const uint8_t *secret; /* 32 bytes shared by the job; borrowed for the call */
+  uint64_t generation;   /* which incarnation of the world; a message of another is dropped */
+} lwcc_job;
+/* Create this rank's listening sockets and write its endpoint text (printable, no newline, at most cap - 1 bytes). */
+int lwcc_open(const lwcc_job *job, char *endpoint_out, size_t cap);
+/* Connect to every rank (endpoints[size], in rank order; borrowed), map the node's memory, start the coordination
+ * thread. Collective. Fails with LWCC_ERR_TIMEOUT naming the ranks that did not arrive. A second open+join after
+ * lwcc_shutdown works. For size 1 endpoints may be NULL. */
+int lwcc_join(const char *const *endpoints, double timeout_s);
+/* Leave in good order: tell the peers, fail what is pending with LWCC_ERR_SHUTDOWN, end the thread, free all. Bounded:
+ * never waits for a dead or slow peer longer than a second. In a forked child: frees nothing, closes nothing. */
+int lwcc_shutdown(void);
+int32_t lwcc_initialized(void); /* 1 between a successful join and shutdown, in the process that joined */
+typedef struct {
+  int32_t rank, size, local_rank, local_size, cross_rank, cross_size;
+} lwcc_world;
+int lwcc_get_world(lwcc_world *out); /* LWCC_ERR_SHUTDOWN before join */
+/* The latest failure's text on this thread; never NULL; valid until this thread's next failing call. */
+const char *lwcc_error(void);
+const char *lwcc_status_name(int status); /* "PEER_LOST" and the like */
+/* The first rank found dead, or -1. */
+int32_t lwcc_lost_rank(void);
+const char *lwcc_version(void);
+
+/* ---- named requests ---- */
+typedef struct {
+  const char *name; /* borrowed for the call; at most 511 bytes; unique among this rank's pending requests of its set */
+  int32_t collective, dtype, op;
+  int32_t root;        /* broadcast: a global rank */
+  int32_t process_set; /* 0 = all ranks */
+  int32_t ndim;
+  const int64_t *shape;       /* of the input; borrowed for the call; a 0-d tensor has ndim 0 and one element */
+  const void *input;          /* borrowed until the ticket is done */
+  void *output;               /* as input; may equal input. NULL where the size is known late (allgather, alltoall,
+                                 reducescatter): the library then allocates, see lwcc_get_result */
+  const int64_t *splits;      /* alltoall: rows for each rank of the set (borrowed for the call); NULL = equal parts */
+  double prescale, postscale; /* multiply before and after the reduction; 1.0 = none; floating types only */
+  int32_t priority;           /* higher goes first among the ready ones */
+  const char *algorithm;      /* borrowed for the call; NULL = selected */
+  /* For C users only (Python leaves them NULL). allocate: called on the driving thread when the output's size is
+   * known; returns memory for nbytes that outlives the ticket, or NULL to fail the request. done: called once on the
+   * driving thread when the ticket is complete; must not block and must not call lwcc_wait. */
+  void *(*allocate)(void *user, int64_t first_dim, size_t nbytes);
+  void (*done)(void *user, int status, const char *text);
+  void *user;
+} lwcc_request;
+/* Submit n requests; n > 1 makes them one group: run as a unit, or all failed. Never blocks on peers. On failure no
+ * request was taken. tickets_out[n] is written only on success. */
+int lwcc_submit(const lwcc_request *requests, int32_t n, lwcc_ticket *tickets_out);
+int lwcc_poll(lwcc_ticket ticket); /* LWCC_OK, LWCC_PENDING or the request's failure */
+/* Wait, driving the engine if nobody else does. timeout_s < 0: no limit. LWCC_ERR_TIMEOUT leaves the ticket pending. */
+int lwcc_wait(lwcc_ticket ticket, double timeout_s);
+typedef struct {
+  void *output;            /* the request's, or the library's, which lwcc_release frees unless taken */
+  size_t nbytes;           /* of output */
+  int64_t first_dim;       /* of output */
+  const int64_t *splits;   /* allgather, alltoall: rows received from each rank; NULL otherwise; the ticket's */
+  int32_t nsplits, status; /* status as lwcc_poll */
+} lwcc_result;
+int lwcc_get_result(lwcc_ticket ticket, lwcc_result *out);
+void *lwcc_take_output(lwcc_ticket ticket); /* the library's output becomes the caller's: lwcc_free_output */
+void lwcc_free_output(void *output);
+void lwcc_release(lwcc_ticket ticket); /* once per ticket, pending or done; a pending one completes on its own */
+
+/* ---- process sets: a collective call over all ranks, same arguments ---- */
+int lwcc_set_add(const int32_t *ranks, int32_t n, int32_t *set_out);
+int lwcc_set_remove(int32_t set);
+int lwcc_set_info(int32_t set, int32_t *rank_out, int32_t *size_out); /* rank -1: not a member */
+
+/* ---- raw collectives: blocking, in program order, same order on every rank of the set; counts in elements ---- */
+int lwcc_raw_allreduce(const void *input, void *output, int64_t count, int32_t dtype, int32_t op, int32_t set);
+int lwcc_raw_broadcast(void *data, int64_t count, int32_t dtype, int32_t root, int32_t set);
+int lwcc_raw_allgather(const void *input, void *output, int64_t count, int32_t dtype, int32_t set);
+int lwcc_raw_reducescatter(const void *input, void *output, int64_t count, int32_t dtype, int32_t op, int32_t set);
+int lwcc_raw_alltoall(const void *input, void *output, int64_t count, int32_t dtype, int32_t set);
+int lwcc_raw_barrier(int32_t set);
+/* Force one algorithm for the raw calls of this process (same on all ranks); NULL or "" = select. */
+int lwcc_raw_algorithm(int32_t collective, const char *name);
+
+/* ---- registered memory: 64-byte aligned, zeroed, mapped by every rank of the node ---- */
+void *lwcc_alloc(size_t nbytes); /* NULL on failure (lwcc_error) or before join */
+void lwcc_free(void *p);         /* NULL is fine; not while a request uses it */
+int32_t lwcc_is_registered(const void *p, size_t nbytes);
+
+/* ---- plans, for looking and proving; no context needed ---- */
+int32_t lwcc_algorithm_count(int32_t collective);
+const char *lwcc_algorithm_name(int32_t collective, int32_t index); /* NULL past the end */
+const char *lwcc_algorithm_about(int32_t collective, const char *name);
+/* Prove the algorithm for size ranks (root 0 for broadcast). LWCC_ERR_PLAN with the reason when refused,
+ * LWCC_ERR_UNSUPPORTED when it does not serve that many ranks. */
+int lwcc_algorithm_verify(int32_t collective, const char *name, int32_t size);
+/* Write the text picture of one rank's plan; returns the length needed without the end, or a negative status. */
+int64_t lwcc_algorithm_print(int32_t collective, const char *name, int32_t rank, int32_t size, char *out, size_t cap);
+
+/* ---- counters since join ---- */
+typedef struct {
+  uint64_t requests, completed, failed;           /* named requests of this rank */
+  uint64_t negotiated, cache_hits;                /* slow and fast path */
+  uint64_t buckets, fused, fused_in_place, bytes; /* collectives run, members fused, of these without copy, payload */
+  uint64_t busy_ns;                               /* time with at least one collective running on this rank */
+  uint64_t waited_ns;                             /* time callers spent in lwcc_wait and raw calls */
+  uint64_t raw_calls;
+  int32_t shared_memory; /* 1: the node path carries the world's collectives */
+} lwcc_stats;
+int lwcc_get_stats(lwcc_stats *out);
+/* cdef: end */
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,27 @@
+/* The ranks that can map each other's memory, and the memory they share.
+ * A region is a memfd of one rank, mapped by every rank of the node; descriptors travel over the pairs' Unix sockets.
+ */
+#ifndef CHANNEL_NODE_H
+#define CHANNEL_NODE_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct node node;
+
+int node_size(const node *nd);         /* ranks of this node; 1 = alone (or sharing is forbidden) */
+int node_me(const node *nd);           /* my index among them */
+const int *node_ranks(const node *nd); /* their global ranks, ascending */
+int node_cores(const node *nd);        /* cores they may run on together */
+void *node_segment(const node *nd);    /* memory of index 0, node_segment_bytes, zeroed, mapped by all; NULL if alone */
+size_t node_segment_bytes(const node *nd);
+
+/* Registered memory of this rank: 64-byte aligned, zeroed. When node_alloc returns, every peer has mapped it. Waits for
+ * the peers' acknowledgements by calling drive(arg) (one turn of the engine). NULL on failure. Driving thread. */
+void *node_alloc(node *nd, size_t nbytes, void (*drive)(void *arg), void *arg);
+void node_free(node *nd, void *p); /* the pages go back; the address range may be reused by node_alloc */
+/* Where p..p+n lies in my regions: 1 and the handle, or 0. Any thread. */
+bool node_find(const node *nd, const void *p, size_t n, uint32_t *region_out, uint64_t *offset_out);
+/* The same bytes of local rank `index` in this process; NULL if unknown or out of range. Any thread. */
+void *node_map(const node *nd, int index, uint32_t region, uint64_t offset, size_t n);
+#endif

@@ -1,0 +1,57 @@
+/* The inside of a plan, for plan, algo's table and exec. Pure data: no I/O, threads or clock. */
+#ifndef PLAN_IR_H
+#define PLAN_IR_H
+#include <stdint.h>
+
+#include "lwcc/plan.h"
+
+typedef enum { STEP_SEND, STEP_RECV_COPY, STEP_RECV_REDUCE, STEP_COPY, STEP_REDUCE, STEP_FOLD } step_kind;
+
+typedef struct {
+  step_kind kind;
+  int peer;  /* send, recv: the other rank; fold: the owner */
+  int chunk; /* first chunk; copy and reduce: destination */
+  int n;     /* chunks; copy, reduce and fold: 1 */
+  int src;   /* copy and reduce only */
+} plan_step;
+
+struct lwcc_plan {
+  int collective, rank, size, nchunks;
+  int nsteps, nrounds, capacity;
+  plan_step *steps; /* owned; in order */
+  int *round_end;   /* owned; round_end[k] = index after the last step of round k */
+  int round_capacity;
+  int status; /* first failure of the builder, with text */
+  char text[160];
+};
+
+/* Build rank's plan. Unfinished last rounds are ended. LWCC_ERR_PLAN, LWCC_ERR_UNSUPPORTED (ranks). Owner: caller. */
+int plan_build(const lwcc_algo *algo, int rank, int size, lwcc_plan **out);
+void plan_free(lwcc_plan *p); /* NULL is fine */
+
+/* Prove plans[size] together. LWCC_OK, or LWCC_ERR_PLAN naming rank, step and chunk. */
+int plan_verify(const lwcc_plan *const *plans, int size);
+
+typedef struct {
+  int rounds;
+  double bytes;   /* sent by the busiest rank, in units of the payload */
+  double reduced; /* reduced by the busiest rank, in units of the payload */
+} plan_cost_t;
+plan_cost_t plan_cost(const lwcc_plan *const *plans, int size);
+double plan_seconds(const plan_cost_t *c, size_t nbytes, double alpha_s, double beta_s_per_byte,
+                    double gamma_s_per_byte);
+
+/* Text picture; returns the length needed (as snprintf). */
+int64_t plan_print(const lwcc_plan *p, char *out, size_t cap);
+
+/* The generated table of src/algo (files <collective>_<name>.c). */
+typedef struct {
+  const char *name; /* "ring" */
+  const lwcc_algo *algo;
+} algo_entry;
+extern const algo_entry algo_table[];
+extern const int algo_table_length;
+const algo_entry *algo_find(int collective, const char *name); /* NULL if unknown */
+const algo_entry *algo_at(int collective, int index);          /* NULL past the end */
+const char *collective_name(int collective);                   /* "allreduce" */
+#endif

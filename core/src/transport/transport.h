@@ -1,0 +1,48 @@
+/* A transport moves bytes between two ranks: per class an ordered, reliable byte pipe each way.
+ * The classes keep kinds of traffic from blocking one another: a full data pipe never delays control. */
+#ifndef TRANSPORT_H
+#define TRANSPORT_H
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+enum { LINK_CONTROL = 0, LINK_NAMED = 1, LINK_RAW = 2, LINK_CLASSES = 3 };
+
+typedef struct transport_link transport_link; /* one end of the connection between two ranks; first member: ops */
+
+typedef struct {
+  const char *name;
+  /* Move up to n bytes. Returns how many (0: would block), or LWCC_ERR_PEER_LOST (closed or broken; the text says how).
+   * Driving thread only. Never blocks. */
+  ssize_t (*send)(transport_link *l, int cls, const void *buf, size_t n);
+  ssize_t (*recv)(transport_link *l, int cls, void *buf, size_t n);
+  /* A descriptor that polls readable when the peer rang, data came, or the peer died; -1: none (mem). cls may share
+   * one. */
+  int (*fd)(const transport_link *l, int cls);
+  /* 1 while a send would block for want of room, so that the caller asks the descriptor for writability. */
+  int (*want_write)(const transport_link *l, int cls);
+  /* Before sleeping: tell the peer that it must ring (asleep = 1), afterwards that it need not (0). A transport whose
+   * descriptor reports data by itself does nothing. After asleep = 1 the caller looks once more before it sleeps. */
+  void (*set_asleep)(transport_link *l, int asleep);
+  /* Ring the peer if it is asleep. Called after a batch of sends. */
+  void (*flush)(transport_link *l);
+  /* Eat what rang (bytes in the descriptor), and notice death: LWCC_OK or LWCC_ERR_PEER_LOST. */
+  int (*check)(transport_link *l);
+  void (*close)(transport_link *l); /* frees l */
+} transport_ops;
+
+struct transport_link {
+  const transport_ops *ops;
+  int peer; /* global rank, for texts */
+};
+
+/* mem: two ends within one process, for tests: ranks are threads. seed 0: no mischief; otherwise each call moves a
+ * random part, and now and then nothing. fault_after > 0: the link breaks after that many bytes. */
+int transport_mem_pair(uint64_t seed, uint64_t fault_after, transport_link **a_out, transport_link **b_out);
+/* tcp: takes LINK_CLASSES connected stream sockets (given; made non-blocking here). */
+int transport_tcp_open(int peer, const int fds[LINK_CLASSES], transport_link **out);
+/* shm: rings in memory that both ends have mapped (zeroed by its creator), and a connected Unix socket (given) that
+ * rings and that reports the peer's death. side: 0 for the lower rank, 1 for the higher. */
+size_t transport_shm_bytes(void);
+int transport_shm_open(int peer, void *rings, int side, int unix_fd, transport_link **out);
+#endif

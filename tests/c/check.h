@@ -1,0 +1,25 @@
+/* The C test harness. A test file is a program: CHECK things, end main with `return check_report();`. */
+#ifndef CHECK_H
+#define CHECK_H
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int check_count, check_failed;
+
+#define CHECK(cond, ...)                                               \
+  do {                                                                 \
+    __atomic_fetch_add(&check_count, 1, __ATOMIC_RELAXED);             \
+    if (!(cond)) {                                                     \
+      __atomic_fetch_add(&check_failed, 1, __ATOMIC_RELAXED);          \
+      fprintf(stderr, "%s:%d: CHECK(%s) ", __FILE__, __LINE__, #cond); \
+      fprintf(stderr, "" __VA_ARGS__);                                 \
+      fputc('\n', stderr);                                             \
+    }                                                                  \
+  } while (0)
+
+static inline int check_report(void) {
+  printf("%d checks, %d failed\n", check_count, check_failed);
+  return check_failed != 0 || check_count == 0;
+}
+#endif
