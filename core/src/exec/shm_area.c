@@ -1,11 +1,10 @@
 #include "exec/shm_area.h"
 
-#include <limits.h>
-#include <linux/futex.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "os/env.h"
+#include "os/futex.h"
 #include "os/status.h"
 
 static size_t head_bytes(int p) {
@@ -27,10 +26,12 @@ static int alloc_tables(shm_team *t) {
   return os_fail(LWCC_ERR_SYSTEM, "shm: no memory for a team of %d ranks", t->p);
 }
 
+enum { SPIN_PAUSES = 4000, PAUSES_PER_US = 20 }; /* a pause takes 20 to 60 ns */
+
 static uint32_t spin_pauses(bool crowded) {
-  const char *text = getenv("LWCC_SPIN");
-  if (text && *text) return (uint32_t)strtoul(text, NULL, 10);
-  return crowded ? 0 : 4000;
+  int64_t us = env_int(ENV_SPIN);
+  if (us < 0) return crowded ? 0 : SPIN_PAUSES;
+  return (uint32_t)(us < UINT32_MAX / 2 / PAUSES_PER_US ? us * PAUSES_PER_US : UINT32_MAX / 2);
 }
 
 static size_t cache_bytes(void) {
@@ -66,7 +67,7 @@ void shm_team_close(shm_team *t) {
 
 void shm_wake(shm_team *t) {
   atomic_fetch_add_explicit(&t->head->bell.v, 1, memory_order_seq_cst);
-  syscall(SYS_futex, &t->head->bell.v, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+  futex_wake(&t->head->bell.v);
   if (!t->reach.ring) return;
   for (int r = 0; r < t->p; r++)
     if (r != t->me && shm_get(&t->head->rank[r].asleep)) t->reach.ring(t->reach.arg, r);
@@ -74,7 +75,7 @@ void shm_wake(shm_team *t) {
 
 void shm_interrupt(shm_team *t) {
   atomic_fetch_add_explicit(&t->head->bell.v, 1, memory_order_seq_cst);
-  syscall(SYS_futex, &t->head->bell.v, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+  futex_wake(&t->head->bell.v);
 }
 
 void shm_set_asleep(shm_team *t, bool asleep) {

@@ -32,18 +32,19 @@ typedef struct {
       done;         /* slices or tiles reduced; moves: readers finished */
 } shm_slot_state;
 
-typedef struct { /* a buffer that every rank has mapped */
-  uint32_t region;
-  uint64_t offset;
+typedef struct { /* registered buffers of one rank's call */
+  uint64_t in_offset, out_offset;
+  uint32_t in_region, out_region;
 } shm_where;
 
 enum { SHM_REGISTERED = 0, SHM_STAGED = 1, SHM_FOLDED = 2 }; /* how far a rank is in a call, see shm_rank.state */
 
 typedef struct {
-  /* 4 * call + REGISTERED (in and out below are valid), STAGED (its data is or will be in its slot) or FOLDED */
-  _Alignas(SHM_LINE) _Atomic uint32_t state;
-  shm_where in[2],
-      out[2];      /* by call & 1; handed over by state; a rank may be one call behind in tiles that others did */
+  /* One cache line of 64 bytes. By call & 1, because a rank may be one call behind in tiles that others did; handed
+   * over by state; written only when it changes, since the others poll this line. */
+  _Alignas(SHM_LINE) shm_where where[2];
+  _Atomic uint32_t
+      state;       /* 4 * call + REGISTERED (where is valid), STAGED (its data is or will be in its slot) or FOLDED */
   shm_word asleep; /* its engine sleeps: ring */
   /* alltoall with counts: chunks that this rank needs; handed over by `arrived` of the slot */
   _Alignas(SHM_LINE) uint64_t need[SHM_SLOTS];
@@ -90,7 +91,8 @@ struct shm_team {
   bool unread;           /* the last swap did not wait for the peer, */
   uint32_t unread_until; /* who was in it by this state */
   shm_reach reach;
-  const void **src; /* p of each */
+  shm_where where[2]; /* what my line says */
+  const void **src;   /* p of each */
   void **dst;
   char **reg_in, **reg_out;
   struct shm_call c;

@@ -8,12 +8,17 @@ enum { FOLD_TILE = 64 << 10, FOLD_TILE_SMALL = 16 << 10, FOLD_SMALL = 64 << 10, 
 enum { PIECE_BYTES = 1 << 20 }; /* of a static slice, per step */
 enum { FOLD_AGREE, FOLD_SLICE, FOLD_TILES, FOLD_TILES_WAIT, FOLD_WAIT };
 
-static bool locate(const shm_team *t, const coll_args *a, size_t nbytes) {
-  shm_rank *mine = &t->head->rank[t->me];
-  shm_where *in = &mine->in[t->call & 1], *out = &mine->out[t->call & 1];
-  if (!t->reach.find(t->reach.arg, a->out, nbytes, &out->region, &out->offset)) return false;
-  *in = *out;
-  return a->in == a->out || t->reach.find(t->reach.arg, a->in, nbytes, &in->region, &in->offset);
+static bool locate(shm_team *t, const coll_args *a, size_t nbytes) {
+  shm_where now, *last = &t->where[t->call & 1];
+  if (!t->reach.find(t->reach.arg, a->out, nbytes, &now.out_region, &now.out_offset)) return false;
+  now.in_region = now.out_region;
+  now.in_offset = now.out_offset;
+  if (a->in != a->out && !t->reach.find(t->reach.arg, a->in, nbytes, &now.in_region, &now.in_offset)) return false;
+  if (now.out_region == last->out_region && now.out_offset == last->out_offset && now.in_region == last->in_region &&
+      now.in_offset == last->in_offset)
+    return true;
+  *last = t->head->rank[t->me].where[t->call & 1] = now;
+  return true;
 }
 
 bool shm_fold_begin(shm_call *c) {
@@ -30,15 +35,15 @@ static int map_all(shm_call *c) {
   shm_team *t = c->team;
   size_t nbytes = c->a.count * c->width;
   for (int r = 0; r < t->p; r++) {
-    const shm_where *in = &t->head->rank[r].in[t->call & 1], *out = &t->head->rank[r].out[t->call & 1];
-    bool same = in->region == out->region && in->offset == out->offset;
-    t->reg_out[r] = r == t->me ? c->a.out : t->reach.map(t->reach.arg, r, out->region, out->offset, nbytes);
+    const shm_where *at = &t->head->rank[r].where[t->call & 1];
+    bool same = at->in_region == at->out_region && at->in_offset == at->out_offset;
+    t->reg_out[r] = r == t->me ? c->a.out : t->reach.map(t->reach.arg, r, at->out_region, at->out_offset, nbytes);
     t->reg_in[r] = t->reg_out[r];
-    if (!same) t->reg_in[r] = t->reach.map(t->reach.arg, r, in->region, in->offset, nbytes);
+    if (!same) t->reg_in[r] = t->reach.map(t->reach.arg, r, at->in_region, at->in_offset, nbytes);
     if (!t->reg_in[r] || !t->reg_out[r])
       return os_fail(LWCC_ERR_PROTOCOL,
-                     "shm: index %d names registered memory (region %u) that index %d has not mapped", r, out->region,
-                     t->me);
+                     "shm: index %d names registered memory (region %u) that index %d has not mapped", r,
+                     at->out_region, t->me);
   }
   return LWCC_OK;
 }

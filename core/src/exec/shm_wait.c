@@ -1,28 +1,14 @@
 /* Waiting for the other ranks. With a core for each rank: spin long, because ending a sleep costs the partner tens of
  * microseconds. With more ranks than cores: yield at once, since whoever is awaited needs this core. In the end sleep
  * on the area's bell; a poster that sees sleepers rings it. */
-#include <linux/futex.h>
 #include <sched.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "exec/shm_area.h"
+#include "os/cpu.h"
+#include "os/futex.h"
 #include "os/status.h"
 
 enum { YIELDS = 20, POLL_ROUNDS = 1024, SLEEP_NS = 50 * 1000 * 1000 };
-
-#if defined(__x86_64__)
-static inline void pause_core(void) {
-  __builtin_ia32_pause();
-}
-#elif defined(__aarch64__)
-static inline void pause_core(void) {
-  __asm__ __volatile__("isb" ::: "memory");
-}
-#else
-static inline void pause_core(void) {}
-#endif
 
 typedef struct {
   shm_team *team;
@@ -36,7 +22,7 @@ typedef struct {
 static int idle(waiter *w, uint32_t bell) {
   uint32_t k = w->round++, spin = w->team->spin;
   if (k < spin) {
-    pause_core();
+    cpu_pause();
   } else if (k < spin + YIELDS) {
     sched_yield();
   } else if (!w->counted) { /* the caller looks once more before it sleeps */
@@ -45,8 +31,7 @@ static int idle(waiter *w, uint32_t bell) {
     w->counted = true;
     return LWCC_OK;
   } else {
-    struct timespec limit = {.tv_nsec = SLEEP_NS};
-    syscall(SYS_futex, &w->team->head->bell.v, FUTEX_WAIT, bell, &limit, NULL, 0);
+    futex_wait(&w->team->head->bell.v, bell, SLEEP_NS);
     return w->aborted ? w->aborted(w->arg) : LWCC_OK;
   }
   return w->aborted && k % POLL_ROUNDS == POLL_ROUNDS - 1 ? w->aborted(w->arg) : LWCC_OK;
