@@ -40,11 +40,11 @@ typedef struct { /* registered buffers of one rank's call */
 enum { SHM_REGISTERED = 0, SHM_STAGED = 1, SHM_FOLDED = 2 }; /* how far a rank is in a call, see shm_rank.state */
 
 typedef struct {
-  /* One cache line of 64 bytes. By call & 1, because a rank may be one call behind in tiles that others did; handed
-   * over by state; written only when it changes, since the others poll this line. */
+  /* 4 * call + REGISTERED (where is valid), STAGED (its data is or will be in its slot) or FOLDED */
+  _Alignas(SHM_LINE) _Atomic uint32_t state;
+  /* By call & 1, because a rank may be one call behind in tiles that others did. Handed over by state, but not in its
+   * line, which the next change of state takes away from who reads it; written only when it changes. */
   _Alignas(SHM_LINE) shm_where where[2];
-  _Atomic uint32_t
-      state;       /* 4 * call + REGISTERED (where is valid), STAGED (its data is or will be in its slot) or FOLDED */
   shm_word asleep; /* its engine sleeps: ring */
   /* alltoall with counts: chunks that this rank needs; handed over by `arrived` of the slot */
   _Alignas(SHM_LINE) uint64_t need[SHM_SLOTS];
