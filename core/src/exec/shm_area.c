@@ -35,8 +35,9 @@ static uint32_t spin_pauses(bool crowded) {
 }
 
 static size_t cache_bytes(void) {
+  size_t most = (size_t)32 << 20; /* a larger one is shared with others */
   long n = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  return n > 0 ? (size_t)n : (size_t)32 << 20;
+  return n > 0 && (size_t)n < most ? (size_t)n : most;
 }
 
 int shm_team_open(void *area, int p, int me, int cores, const shm_reach *reach, shm_team **out) {

@@ -72,6 +72,7 @@ struct shm_call {
   /* pipelined kernels: chunks, and the next one to contribute, to reduce, to take out */
   uint64_t chunks, in, red, out;
   size_t chunk, tile; /* elements */
+  uint32_t ring;      /* slots in use */
   uint32_t ahead;     /* chunks to contribute before the first result */
   int stage, seen;    /* swap, fold */
   bool nontemporal, chunks_known;

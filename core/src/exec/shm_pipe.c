@@ -11,7 +11,7 @@
 #include "exec/shm_area.h"
 
 enum { TILE_BYTES = 4 << 10, TILE_BYTES_LARGE = 16 << 10, LARGE_CLAIM = 64 << 10, LINE_BYTES = 64 };
-enum { AHEAD_BYTES = 8 << 20 }; /* with a core each, post ahead from here */
+enum { DEEP_BYTES = 8 << 20, DEEP_CHUNK = 128 << 10 }; /* with a core each: post ahead, from here */
 
 typedef struct {
   size_t first, len; /* of a chunk, in elements of the buffer */
@@ -29,6 +29,11 @@ static span span_of(const shm_call *c, uint64_t k) {
   return s;
 }
 
+/* Always the same few slots, so that they stay in the cache; a slot needs no rest between calls. */
+static uint32_t slot_of(const shm_call *c, uint64_t k) {
+  return (uint32_t)k % c->ring;
+}
+
 static uint32_t tiles_of(const shm_call *c, size_t len) {
   return (uint32_t)((len + c->tile - 1) / c->tile);
 }
@@ -36,11 +41,13 @@ static uint32_t tiles_of(const shm_call *c, size_t len) {
 void shm_pipe_begin(shm_call *c) {
   shm_team *t = c->team;
   size_t nbytes = c->a.count * c->width;
-  c->chunk = SHM_SLOT_BYTES / c->width;
+  bool deep = t->crowded || nbytes > DEEP_BYTES;
+  c->chunk = (!t->crowded && deep ? DEEP_CHUNK : SHM_SLOT_BYTES) / c->width;
+  c->ring = deep ? SHM_SLOTS : 2;
   c->tile = (nbytes >= LARGE_CLAIM ? TILE_BYTES_LARGE : TILE_BYTES) / c->width;
   c->chunks = (c->a.count + c->chunk - 1) / c->chunk;
   c->in = c->red = c->out = 0;
-  c->ahead = t->crowded ? SHM_SLOTS - 1 : nbytes > AHEAD_BYTES;
+  c->ahead = t->crowded ? SHM_SLOTS - 1 : deep;
   c->nontemporal = t->crowded && nbytes >= t->nontemporal_bytes / (size_t)t->p;
   /* release: pairs with shm_state in shm_fold_step. No ring: the post of the first chunk rings. */
   atomic_store_explicit(&t->head->rank[t->me].state, 4 * t->call + SHM_STAGED, memory_order_release);
@@ -48,7 +55,7 @@ void shm_pipe_begin(shm_call *c) {
 
 static void contribute(shm_call *c) {
   shm_team *t = c->team;
-  uint32_t j = shm_index(t, c->in);
+  uint32_t j = slot_of(c, c->in);
   span s = span_of(c, c->in);
   size_t w = c->width;
   const char *from = c->from + s.first * w;
@@ -95,7 +102,7 @@ static void reduced(shm_call *c, uint32_t j, uint32_t target) {
 
 static void take_out(shm_call *c, span s) {
   shm_team *t = c->team;
-  const char *slot = shm_slot(t, t->me, shm_index(t, c->out));
+  const char *slot = shm_slot(t, t->me, slot_of(c, c->out));
   char *to = (char *)c->a.out + s.first * c->width;
   size_t w = c->width;
   if (s.lo) reduce_copy(to, slot, s.lo * w, c->nontemporal);
@@ -111,7 +118,7 @@ static uint32_t done_target(const shm_call *c, size_t len) { /* posts to `done` 
 static bool try_out(shm_call *c) {
   shm_team *t = c->team;
   bool may = c->out < (c->kernel == SHM_CLAIM ? c->in : c->red);
-  uint32_t j = shm_index(t, c->out);
+  uint32_t j = slot_of(c, c->out);
   if (!may) return false;
   span s = span_of(c, c->out);
   uint32_t target = done_target(c, s.len);
@@ -124,7 +131,7 @@ static bool try_out(shm_call *c) {
 
 static bool try_reduce(shm_call *c) {
   shm_team *t = c->team;
-  uint32_t j = shm_index(t, c->red);
+  uint32_t j = slot_of(c, c->red);
   if (c->red == c->in) return false;
   if (!shm_reached(shm_get(&t->head->slot[j].arrived), t->arrived[j] + (uint32_t)t->p)) return false;
   if (c->kernel == SHM_CLAIM) {
@@ -138,17 +145,14 @@ static bool try_reduce(shm_call *c) {
 
 static bool try_in(shm_call *c) {
   shm_team *t = c->team;
-  if (c->in == c->chunks || c->in >= c->out + SHM_SLOTS || c->in > c->out + c->ahead) return false;
-  uint32_t j = shm_index(t, c->in);
+  if (c->in == c->chunks || c->in >= c->out + c->ring || c->in > c->out + c->ahead) return false;
+  uint32_t j = slot_of(c, c->in);
   if (!shm_reached(shm_get(&t->head->slot[j].done), t->done[j])) return false; /* readers of a move before */
   contribute(c);
   return true;
 }
 
 int shm_pipe_step(shm_call *c) {
-  if (c->out == c->chunks) {
-    c->team->seq += (uint32_t)c->chunks;
-    return SHM_DONE;
-  }
+  if (c->out == c->chunks) return SHM_DONE;
   return try_out(c) || try_reduce(c) || try_in(c) ? SHM_MOVED : SHM_IDLE;
 }
