@@ -381,6 +381,11 @@ int channel_lost(const channel *ch, int peer) {
   return ch->peers[peer].lost;
 }
 
+void channel_ring(channel *ch, int peer) {
+  transport_link *l = ch->peers[peer].link;
+  if (l && l->ops->ring) l->ops->ring(l);
+}
+
 int channel_watch(channel *ch, int fd, void (*fn)(void *arg), void *arg) {
   watch *more = realloc(ch->watches, (ch->nwatches + 1) * sizeof *more);
   if (!more) return os_fail(LWCC_ERR_SYSTEM, "channel: no memory");

@@ -26,6 +26,8 @@ typedef struct {
   void (*set_asleep)(transport_link *l, int asleep);
   /* Ring the peer if it is asleep. Called after a batch of sends. */
   void (*flush)(transport_link *l);
+  /* Ring the peer if it is asleep, whatever was sent: something in other shared memory changed. NULL: not needed. */
+  void (*ring)(transport_link *l);
   /* Eat what rang (bytes in the descriptor), and notice death: LWCC_OK or LWCC_ERR_PEER_LOST. */
   int (*check)(transport_link *l);
   void (*close)(transport_link *l); /* frees l */

@@ -94,6 +94,12 @@ static void shm_flush(transport_link *l) {
     sock_send(s->fd, "", 1); /* full: it has bytes enough to wake up; closed: check will tell */
 }
 
+static void shm_ring_peer(transport_link *l) {
+  shm_link *s = self(l);
+  s->sent = 1;
+  shm_flush(l);
+}
+
 static int shm_check(transport_link *l) {
   shm_link *s = self(l);
   char bytes[64];
@@ -115,6 +121,7 @@ static const transport_ops shm_ops = {.name = "shm",
                                       .fd = shm_fd,
                                       .set_asleep = shm_set_asleep,
                                       .flush = shm_flush,
+                                      .ring = shm_ring_peer,
                                       .check = shm_check,
                                       .close = shm_close};
 
