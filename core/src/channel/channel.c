@@ -202,6 +202,7 @@ static bool pump_data(channel *ch, int peer, int cls) {
 }
 
 static int control_room(peer_state *p, size_t nbytes) {
+  if (nbytes < 64) nbytes = 64; /* so that an empty message has an address too */
   if (nbytes <= p->msg_room) return LWCC_OK;
   uint8_t *bigger = realloc(p->msg, nbytes);
   if (!bigger) return os_fail(LWCC_ERR_SYSTEM, "channel: no memory for a control message of %zu bytes", nbytes);
