@@ -15,8 +15,8 @@ static void read_text(const char *path, char *out, size_t cap) {
   if (fd >= 0) close(fd);
 }
 
-/* Cores of the quota, rounded up; 0: none set. Version 2 of cgroups, then version 1. */
-static int quota_cores(void) {
+/* Rounded up. Version 2 of cgroups, then version 1. */
+int cpu_quota(void) {
   char text[64];
   long long quota = 0, period = 0;
   read_text("/sys/fs/cgroup/cpu.max", text, sizeof text);
@@ -40,7 +40,7 @@ void cpu_mask(uint64_t mask_out[CPU_MASK_WORDS]) {
 
 int cpu_cores(void) {
   uint64_t mask[CPU_MASK_WORDS];
-  int n = 0, quota = quota_cores();
+  int n = 0, quota = cpu_quota();
   cpu_mask(mask);
   for (int i = 0; i < CPU_MASK_WORDS; i++) n += __builtin_popcountll(mask[i]);
   if (quota && quota < n) n = quota;

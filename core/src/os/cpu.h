@@ -5,6 +5,8 @@
 
 /* Cores this process may use: its affinity mask, cut by the cgroup's quota; at least 1. Any thread. */
 int cpu_cores(void);
+/* Cores that the cgroup's quota allows; 0: no limit. Any thread. */
+int cpu_quota(void);
 /* The affinity mask as cores 0..1023, one bit each. */
 enum { CPU_MASK_WORDS = 16 };
 void cpu_mask(uint64_t mask_out[CPU_MASK_WORDS]);

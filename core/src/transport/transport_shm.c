@@ -11,7 +11,7 @@
 #include "transport/shm_ring.h"
 #include "transport/transport.h"
 
-enum { AWAKE = 0, ASLEEP = 1, ASLEEP_WANTS_ROOM = 3 };
+enum { AWAKE = 0, ASLEEP = 1, WANTS_ROOM = 2, PIECE_BYTES = 32 << 10 }; /* WANTS_ROOM: besides ASLEEP */
 
 static const uint64_t capacity[LINK_CLASSES] = {64 << 10, 256 << 10, 256 << 10};
 
@@ -46,6 +46,7 @@ static int gone(const shm_link *s) {
 static ssize_t shm_send(transport_link *l, int cls, const void *buf, size_t n) {
   shm_link *s = self(l);
   if (s->lost) return gone(s);
+  if (n > PIECE_BYTES) n = PIECE_BYTES; /* published in pieces, so that the peer copies while we do */
   ssize_t moved = shm_ring_write(&s->out[cls], buf, n);
   if (moved < 0) return broken_counter(s);
   if (moved > 0) s->sent = 1;
@@ -59,6 +60,7 @@ static ssize_t shm_send(transport_link *l, int cls, const void *buf, size_t n) {
 
 static ssize_t shm_recv(transport_link *l, int cls, void *buf, size_t n) {
   shm_link *s = self(l);
+  if (n > PIECE_BYTES) n = PIECE_BYTES;
   ssize_t moved = shm_ring_read(&s->in[cls], buf, n);
   if (moved < 0) return broken_counter(s);
   if (moved > 0) s->took = 1;
@@ -75,7 +77,7 @@ static int shm_fd(const transport_link *l, int cls) {
  * ASLEEP, or the sleeper, who looks at the rings once more, sees what the ringer did before. */
 static void shm_set_asleep(transport_link *l, int asleep) {
   shm_link *s = self(l);
-  uint32_t state = !asleep ? AWAKE : s->full ? ASLEEP_WANTS_ROOM : ASLEEP;
+  uint32_t state = !asleep ? AWAKE : s->full ? ASLEEP | WANTS_ROOM : ASLEEP;
   /* acq_rel: pairs with the read-modify-writes in shm_flush */
   atomic_exchange_explicit(&s->shared->sleep[s->side].state, state, memory_order_acq_rel);
 }
@@ -84,8 +86,7 @@ static void shm_flush(transport_link *l) {
   shm_link *s = self(l);
   _Atomic uint32_t *state = &s->shared->sleep[!s->side].state;
   if (!s->sent && !s->took) return;
-  uint32_t cares = s->sent ? ASLEEP : ASLEEP & ~1u;
-  if (s->took) cares |= ASLEEP_WANTS_ROOM & ~ASLEEP;
+  uint32_t cares = (s->sent ? ASLEEP : 0) | (s->took ? WANTS_ROOM : 0);
   s->sent = s->took = 0;
   /* acq_rel, also the exchange below: pairs with shm_set_asleep */
   if (!(atomic_fetch_add_explicit(state, 0, memory_order_acq_rel) & cares)) return;
@@ -126,8 +127,8 @@ size_t transport_shm_bytes(void) {
 int transport_shm_open(int peer, void *rings, int side, int unix_fd, transport_link **out) {
   _Static_assert(sizeof(shared_head) <= MEM_PAGE, "the heads must fit into the first page");
   shm_link *s;
-  TRY(mem_zeroed(1, sizeof *s, (void **)&s));
   TRY(sock_nonblocking(unix_fd));
+  TRY(mem_zeroed(1, sizeof *s, (void **)&s));
   s->base = (transport_link){.ops = &shm_ops, .peer = peer};
   s->shared = rings;
   s->side = side;
