@@ -7,12 +7,9 @@
 
 #include "lwcc/plan.h"
 
-enum { /* what a plan may ask for; keeps every product of two of them in a 64-bit size */
-       PLAN_MAX_RANKS = 1 << 20,
-       PLAN_MAX_CHUNKS = 1 << 20,
-       PLAN_MAX_STEPS = 1 << 26,
-       PLAN_VERIFY_MAX_RANKS = 1024
-};
+enum { PLAN_MAX_RANKS = 1 << 16, PLAN_MAX_CHUNKS = 1 << 16, PLAN_MAX_STEPS = 1 << 26 };
+#define PLAN_VERIFY_MAX_RANKS 1024
+#define PLAN_VERIFY_MAX_BYTES ((size_t)1 << 30)
 
 typedef enum { STEP_SEND, STEP_RECV_COPY, STEP_RECV_REDUCE, STEP_COPY, STEP_REDUCE, STEP_FOLD } step_kind;
 
