@@ -38,7 +38,11 @@ typedef struct pset {
   bytes out;       /* READY and REQUEST entries since the last frame */
   coordinator *co; /* on index 0 */
   int left;        /* global rank of a member that has left in good order, or -1 */
-  bool raw_busy;   /* a wire raw call holds the lane; guarded by the engine lock */
+  atomic_bool removed;
+  atomic_int raw_lock; /* a shared-memory raw call runs; acquire and release by its caller */
+  uint32_t raw_tag;    /* guarded by the engine lock */
+  exec_op *abandoned_raw;
+  bool raw_busy; /* a wire raw call holds the lane; guarded by the engine lock */
   /* the lane: buckets in log order; the first may be running */
   bucket *lane, **lane_tail;
   int lane_length;
