@@ -55,6 +55,8 @@ void pset_free(pset *ps) {
   coordinator_free(ps->co);
   if (ps->named_shm) shm_team_close(ps->named_shm);
   if (ps->raw_shm) shm_team_close(ps->raw_shm);
+  exec_team_close(&ps->named);
+  exec_team_close(&ps->raw);
   free(ps->ranks);
   free(ps->counts);
   free(ps);
