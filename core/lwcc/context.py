@@ -77,7 +77,9 @@ def init(
         if _context.world is None:
             place = _place(rank, size, rendezvous, secret)
             if comm is not None and list(comm) != list(range(place.size)):
-                raise ValueError(f"lwcc: init(comm={comm}) is not all {place.size} ranks; use add_process_set for a subset")
+                raise ValueError(
+                    f"lwcc: init(comm={comm}) is not all {place.size} ranks; use add_process_set for a subset"
+                )
             _join(place, timeout)
         elif _context.owner != os.getpid():
             raise errors.ShutDown("lwcc: init in a forked child of an initialised process; start it by spawn instead")

@@ -41,7 +41,9 @@ def code_of(dtype: Any, said: Optional[str] = None) -> int:
         _by_numpy[dtype] = BFLOAT16
         return BFLOAT16
     if not dtype.isnative:
-        raise TypeError(f"lwcc: byte order of {dtype} is not this machine's; use array.astype(array.dtype.newbyteorder())")
+        raise TypeError(
+            f"lwcc: byte order of {dtype} is not this machine's; use array.astype(array.dtype.newbyteorder())"
+        )
     raise TypeError(f"lwcc: no collective for elements of type {dtype}; known: {', '.join(NAMES)}")
 
 

@@ -97,6 +97,13 @@ _scratch = _Scratch()
 _counters: dict[int, Any] = {collective: itertools.count() for collective in range(lib.LWCC_COLLECTIVES)}
 
 
+def collective_number(name: str) -> int:
+    """Return the number of a collective, as "allreduce"; ValueError lists the known ones."""
+    if name not in COLLECTIVE_NAMES:
+        raise ValueError(f"lwcc: no collective {name!r}; known: {', '.join(COLLECTIVE_NAMES)}")
+    return COLLECTIVE_NAMES.index(name)
+
+
 def unnamed(collective: int) -> str:
     """Return the next "<collective>.noname.<n>"; ranks have to issue their unnamed calls in the same order."""
     return f"{COLLECTIVE_NAMES[collective]}.noname.{next(_counters[collective])}"
@@ -175,11 +182,17 @@ def submit_pointer(
         ValueError: a wrong argument, or the name is pending already. Nothing was submitted.
         LwccError: not initialised, or the job has failed.
     """
-    # PATH 3/9: from Python into the core; on the caller's thread
-    scratch = _scratch
     signature = (
         collective, shape, dtype, op, root, process_set, splits, prescale, postscale, priority, algorithm,
     )  # fmt: skip
+    return submit(name, signature, ptr_in, ptr_out)
+
+
+def submit(name: str, signature: tuple[Any, ...], ptr_in: int, ptr_out: int) -> int:
+    """Submit one request whose fields come as a tuple, in the order of `submit_pointer` from `collective` on:
+    (collective, shape, dtype, op, root, process_set, splits, prescale, postscale, priority, algorithm)."""
+    # PATH 3/9: from Python into the core; on the caller's thread
+    scratch = _scratch
     request, pointers, _ = scratch.prepared.get(signature) or _prepare(scratch, signature)
     request.name = scratch.names.get(name) or _c_name(scratch, name)
     pointers[0], pointers[1] = ptr_in, ptr_out
@@ -286,6 +299,17 @@ def _sweep() -> None:
             _orphans.remove(entry)
             if not stale:
                 lib.lwcc_release(ticket)
+
+
+def run(name: str, signature: tuple[Any, ...], ptr_in: int, ptr_out: int, keep: Any) -> None:
+    """Submit one request (as `submit`), wait for it, give its ticket back. `keep` lives until the request is done."""
+    ticket = submit(name, signature, ptr_in, ptr_out)
+    try:
+        wait(ticket)
+    except BaseException:
+        _orphans.append((context.epoch(), ticket, keep))  # perhaps Ctrl-C, and still pending
+        raise
+    lib.lwcc_release(ticket)
 
 
 class Ticket:

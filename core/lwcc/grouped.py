@@ -1,0 +1,120 @@
+"""Grouped allreduce: several arrays as one unit. They are reduced together, or all fail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Optional
+
+import numpy as np
+
+from lwcc import buffer, ops
+from lwcc.collectives import Call, signature
+from lwcc.ops import Op
+
+if TYPE_CHECKING:
+    from lwcc.process_sets import ProcessSet
+
+
+class GroupTicket:
+    """The tickets of a group.
+
+    Attributes:
+        tickets: one for each array, in order.
+    """
+
+    def __init__(self, tickets: list[ops.Ticket]) -> None:
+        self.tickets = tickets
+
+    def done(self) -> bool:
+        """Tell whether all are done."""
+        return all(ticket.done() for ticket in self.tickets)
+
+    def wait(self, timeout: Optional[float] = None) -> list[Any]:
+        """Return the results in order; `timeout` in seconds is for each; raises as `lwcc.ops.wait`."""
+        failure: Optional[Exception] = None
+        values = []
+        for ticket in self.tickets:
+            try:
+                values.append(ticket.wait(timeout))
+            except (RuntimeError, ValueError) as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return values
+
+    @property
+    def result(self) -> list[Any]:
+        """The results, waiting for them if need be."""
+        return self.wait()
+
+
+def _start(arrays: list[tuple[Any, Any, Any]], codes: list[int], call: Call) -> GroupTicket:
+    """Submit one group of (source, target, value) triples."""
+    base = ops.unnamed(ops.ALLREDUCE) if call.name is None else call.name
+    requests = []
+    for i, ((source, target, _), code) in enumerate(zip(arrays, codes)):
+        fields = signature(ops.ALLREDUCE, source.shape, code, call)
+        name = f"{base}_{i + 1}of{len(arrays)}"
+        collective, shape, dtype, *rest = fields
+        pointers = buffer.address(source), buffer.address(target)
+        requests.append(ops.Request(name, collective, *pointers, shape, dtype, *rest))
+    tickets = []
+    for number, request, (source, target, value) in zip(ops.submit_group(requests), requests, arrays):
+        tickets.append(ops.Ticket(number, request.name, (source, target), lambda _, value=value: value))
+    return GroupTicket(tickets)
+
+
+def grouped_allreduce_async(
+    arrays: Sequence[Any],
+    *,
+    name: Optional[str] = None,
+    op: int = Op.AVERAGE,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: Optional[ProcessSet] = None,
+    dtype: Optional[str] = None,
+    priority: int = 0,
+    algorithm: Optional[str] = None,
+) -> GroupTicket:
+    """Start a `grouped_allreduce`; the ticket's result is the list of reduced arrays."""
+    pairs = [buffer.source(array, dtype) for array in arrays]
+    triples = [(source, out, out) for source, out in ((source, np.empty_like(source)) for source, _ in pairs)]
+    call = Call(name, op, 0, prescale_factor, postscale_factor, process_set, dtype, priority, algorithm)
+    return _start(triples, [code for _, code in pairs], call)
+
+
+def grouped_allreduce_async_(
+    arrays: Sequence[Any],
+    *,
+    name: Optional[str] = None,
+    op: int = Op.AVERAGE,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: Optional[ProcessSet] = None,
+    dtype: Optional[str] = None,
+    priority: int = 0,
+    algorithm: Optional[str] = None,
+) -> GroupTicket:
+    """Start a `grouped_allreduce_`; the ticket's result is the list of the same arrays."""
+    pairs = [buffer.target(array, dtype) for array in arrays]
+    triples = [(target, target, array) for (target, _), array in zip(pairs, arrays)]
+    call = Call(name, op, 0, prescale_factor, postscale_factor, process_set, dtype, priority, algorithm)
+    return _start(triples, [code for _, code in pairs], call)
+
+
+def grouped_allreduce(arrays: Sequence[Any], **keywords: Any) -> list[Any]:
+    """Reduce several arrays as one unit; return the list of results.
+
+    Args:
+        arrays: each as for `allreduce`; they may differ in shape and element type.
+        **keywords: as for `allreduce`; the members are named "<name>_<i>of<n>".
+
+    Raises:
+        As `allreduce`; a failure of one is a failure of all.
+    """
+    return grouped_allreduce_async(arrays, **keywords).wait()
+
+
+def grouped_allreduce_(arrays: Sequence[Any], **keywords: Any) -> list[Any]:
+    """Reduce several arrays in place as one unit; else as `grouped_allreduce`."""
+    return grouped_allreduce_async_(arrays, **keywords).wait()
