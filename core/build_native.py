@@ -13,7 +13,7 @@ from typing import Any
 
 import cffi
 
-CORE = os.path.relpath(os.path.dirname(os.path.abspath(__file__)) if "__file__" in globals() else "core")
+CORE = os.path.relpath(os.path.dirname(os.path.abspath(__file__)))
 GENERATED = os.path.join("build", "native", "gen")
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O3", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread"]
 

@@ -79,8 +79,8 @@ if TYPE_CHECKING:
 
 _HOME = {
     "collectives": (
-        "allgather allgather_async allreduce allreduce_ allreduce_async allreduce_async_ alltoall alltoall_async barrier "
-        "barrier_async broadcast broadcast_ broadcast_async broadcast_async_ reducescatter reducescatter_async"
+        "allgather allgather_async allreduce allreduce_ allreduce_async allreduce_async_ alltoall alltoall_async "
+        "barrier barrier_async broadcast broadcast_ broadcast_async broadcast_async_ reducescatter reducescatter_async"
     ),
     "context": ("cross_rank cross_size init is_homogeneous is_initialized local_rank local_size rank shutdown size"),
     "errors": "LwccError Mismatch PeerLost PlanRefused ProtocolFailure ShutDown SystemFailure Timeout Unsupported",

@@ -81,8 +81,8 @@ def target(obj: Any, dtype: Optional[str] = None) -> tuple[Any, int]:
         )
     if not flags.c_contiguous:
         raise ValueError(
-            f"lwcc: the array (shape {array.shape}, strides {array.strides}) is not C-contiguous, so it can't be changed "
-            "in place; use the form that returns a result, or numpy.ascontiguousarray"
+            f"lwcc: the array (shape {array.shape}, strides {array.strides}) is not C-contiguous, so it can't be "
+            "changed in place; use the form that returns a result, or numpy.ascontiguousarray"
         )
     return array, code
 

@@ -48,7 +48,7 @@ def init(
     *,
     rank: Optional[int] = None,
     size: Optional[int] = None,
-    rendezvous: Optional[str] = None,  # noqa: A002
+    rendezvous: Optional[str] = None,
     secret: Optional[bytes] = None,
     timeout: Optional[float] = None,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
@@ -60,8 +61,12 @@ def _start(arrays: list[tuple[Any, Any, Any]], codes: list[int], call: Call) -> 
         requests.append(ops.Request(name, collective, *pointers, shape, dtype, *rest))
     tickets = []
     for number, request, (source, target, value) in zip(ops.submit_group(requests), requests, arrays):
-        tickets.append(ops.Ticket(number, request.name, (source, target), lambda _, value=value: value))
+        tickets.append(ops.Ticket(number, request.name, (source, target), partial(_value, value)))
     return GroupTicket(tickets)
+
+
+def _value(value: Any, ticket: int) -> Any:
+    return value
 
 
 def grouped_allreduce_async(

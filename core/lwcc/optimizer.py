@@ -8,7 +8,7 @@ from typing import Any
 _ADAPTERS = {"torch": "lwcc_torch", "keras": "lwcc_tf.keras", "tf_keras": "lwcc_tf.keras", "tensorflow": "lwcc_tf"}
 
 
-def DistributedOptimizer(optimizer: Any, *arguments: Any, **keywords: Any) -> Any:  # noqa: N802
+def DistributedOptimizer(optimizer: Any, *arguments: Any, **keywords: Any) -> Any:
     """Wrap a PyTorch, Keras or TensorFlow optimizer so that its step averages the gradients over the ranks.
 
     Args:
@@ -24,5 +24,6 @@ def DistributedOptimizer(optimizer: Any, *arguments: Any, **keywords: Any) -> An
         if adapter is not None:
             return importlib.import_module(adapter).DistributedOptimizer(optimizer, *arguments, **keywords)
     raise TypeError(
-        f"lwcc: {type(optimizer).__module__}.{type(optimizer).__qualname__} is no optimizer of PyTorch, Keras or TensorFlow"
+        f"lwcc: {type(optimizer).__module__}.{type(optimizer).__qualname__} is no optimizer of PyTorch, Keras or "
+        "TensorFlow"
     )
