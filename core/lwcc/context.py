@@ -65,7 +65,7 @@ def init(
         rank: this process's rank; with `size`, `rendezvous` and `secret`.
         size: number of ranks.
         rendezvous: "host:port" of a running store.
-        secret: at least 16 bytes shared by the ranks.
+        secret: 32 bytes shared by the ranks.
         timeout: seconds to wait for the other ranks; default LWCC_START_TIMEOUT, or 120.
 
     Raises:

@@ -114,13 +114,13 @@ def parse_address(text: str, what: str) -> tuple[str, int]:
 
 
 def parse_secret(text: str) -> bytes:
-    """Read the job's secret, hexadecimal; any length from 16 bytes on."""
+    """Read the job's secret: 32 bytes, hexadecimal."""
     try:
         secret = bytes.fromhex(text)
     except ValueError:
         raise ValueError("lwcc: LWCC_SECRET is not hexadecimal") from None
-    if len(secret) < 16:
-        raise ValueError("lwcc: LWCC_SECRET is missing or shorter than 16 bytes (32 hexadecimal digits)")
+    if len(secret) != 32:
+        raise ValueError(f"lwcc: LWCC_SECRET has {len(secret)} bytes, expected 32 (64 hexadecimal digits)")
     return secret
 
 
@@ -196,8 +196,9 @@ def _connect_with_patience(place: Place, secret: bytes, timeout: float) -> Store
         try:
             store: Store = StoreClient(place.host, place.port, secret)
             return store
-        except (ConnectionRefusedError, ConnectionResetError, socket.gaierror, TimeoutError) as error:
-            if time.monotonic() + pause > deadline or place.scheme == "lwcc":
+        except ConnectionError as error:
+            listens_later = isinstance(error.__cause__, (ConnectionRefusedError, socket.gaierror, TimeoutError))
+            if not listens_later or time.monotonic() + pause > deadline or place.scheme == "lwcc":
                 raise LwccError(
                     f"lwcc: rank {place.rank} found no rendezvous at {place.host}:{place.port} ({error}); "
                     "is the process that serves it (lwccrun, or rank 0) running and reachable?"

@@ -41,7 +41,7 @@ def complaint(path: Path, layer: str, system: bool, name: str) -> str:
         return f"{where} is pure, but includes <{name}>" if pure else ""
     if layer == "algo":
         return "" if name == "lwcc/plan.h" else f"{where}: an algorithm includes lwcc/plan.h alone, not {name}"
-    if name in ("lwcc/lwcc.h", "lwcc/plan.h") or "/" not in name and (path.parent / name).exists():
+    if name in ("lwcc/lwcc.h", "lwcc/plan.h") or ("/" not in name and (path.parent / name).exists()):
         return ""
     target = name.split("/")[0]
     if target == layer:
