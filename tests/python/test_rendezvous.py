@@ -44,7 +44,7 @@ def test_the_batch_script_of_slurm_is_no_rank() -> None:
 
 def test_a_missing_meeting_point_says_what_to_set() -> None:
     with pytest.raises(
-        ValueError, match="Open MPI started this process as rank 2 of 4.*Set MASTER_ADDR and MASTER_PORT"
+        ValueError, match=r"Open MPI started this process as rank 2 of 4.*Set MASTER_ADDR and MASTER_PORT"
     ):
         rendezvous.find_place({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"})
 
