@@ -15,6 +15,7 @@ from lwcc._native import ffi
 
 _from_buffer = ffi.from_buffer
 _cast = ffi.cast
+_known = dtypes.by_numpy
 _ADDRESS = ffi.typeof("uintptr_t")
 
 
@@ -59,7 +60,9 @@ def source(obj: Any, dtype: Optional[str] = None) -> tuple[Any, int]:
         ValueError: `dtype` does not fit.
     """
     array = obj if type(obj) is np.ndarray else np.asarray(obj) if _is_plain(obj) else view(obj)
-    code = dtypes.code_of(array.dtype, dtype)
+    code = _known.get(array.dtype) if dtype is None else None
+    if code is None:
+        code = dtypes.code_of(array.dtype, dtype)
     if not array.flags.c_contiguous:
         array = np.array(array, order="C")
     return array, code
@@ -73,7 +76,9 @@ def target(obj: Any, dtype: Optional[str] = None) -> tuple[Any, int]:
         ValueError: read-only, not C-contiguous, or `dtype` does not fit.
     """
     array = obj if type(obj) is np.ndarray else view(obj)
-    code = dtypes.code_of(array.dtype, dtype)
+    code = _known.get(array.dtype) if dtype is None else None
+    if code is None:
+        code = dtypes.code_of(array.dtype, dtype)
     flags = array.flags
     if not flags.writeable:
         raise ValueError(

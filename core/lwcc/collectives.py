@@ -19,30 +19,18 @@ Mismatch (the ranks disagree; on every rank; the job can go on), PeerLost, Timeo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import numpy as np
 
 from lwcc import buffer, context, ops
-from lwcc.ops import Op, Ticket
+from lwcc._native import ffi
+from lwcc.ops import Average, Ticket
 
 if TYPE_CHECKING:
     from lwcc.process_sets import ProcessSet
 
-
-class Call(NamedTuple):
-    """The keywords of a call, as its request has them."""
-
-    name: Optional[str]
-    op: int = 1
-    root: int = 0
-    prescale: float = 1.0
-    postscale: float = 1.0
-    process_set: Optional[ProcessSet] = None
-    dtype: Optional[str] = None
-    priority: int = 0
-    algorithm: Optional[str] = None
-    splits: Optional[tuple[int, ...]] = None
+_view = ffi.from_buffer
 
 
 def set_id(process_set: Optional[ProcessSet]) -> int:
@@ -55,39 +43,27 @@ def set_id(process_set: Optional[ProcessSet]) -> int:
     return number
 
 
-def signature(collective: int, shape: tuple[int, ...], code: int, call: Call) -> tuple[Any, ...]:
-    """Return the fields of a request in the order of `ops.submit`."""
-    return (
-        collective, shape, code, int(call.op), call.root, set_id(call.process_set), call.splits,
-        call.prescale, call.postscale, call.priority, call.algorithm,
-    )  # fmt: skip
+def _into(fields: tuple[Any, ...], source: Any, target: Any, name: Optional[str]) -> None:
+    """Run a call whose output has the input's shape."""
+    memory = _view(source)
+    into = memory if target is source else _view(target)
+    ops.run(ops.unnamed(fields[0]) if name is None else name, fields, memory, into, (memory, into))
 
 
-def _into(collective: int, arrays: tuple[Any, Any], code: int, call: Call) -> Any:
-    """Run a call whose output has the input's shape; return the output."""
-    source, target = arrays
-    ptr_in = buffer.address(source)
-    ptr_out = ptr_in if target is source else buffer.address(target)
-    name = ops.unnamed(collective) if call.name is None else call.name
-    ops.run(name, signature(collective, source.shape, code, call), ptr_in, ptr_out, arrays)
-    return target
-
-
-def _into_async(collective: int, arrays: tuple[Any, Any], code: int, call: Call, value: Any) -> Ticket:
+def _into_async(fields: tuple[Any, ...], source: Any, target: Any, name: Optional[str], value: Any) -> Ticket:
     """Start such a call; the ticket's result is `value`."""
-    source, target = arrays
-    name = ops.unnamed(collective) if call.name is None else call.name
-    fields = signature(collective, source.shape, code, call)
-    number = ops.submit(name, fields, buffer.address(source), buffer.address(target))
-    return Ticket(number, name, arrays, lambda _: value)
+    memory = _view(source)
+    into = memory if target is source else _view(target)
+    called = ops.unnamed(fields[0]) if name is None else name
+    return Ticket(ops.submit(called, fields, memory, into), called, (memory, into), lambda _: value)
 
 
-def _late(collective: int, array: Any, code: int, call: Call) -> Ticket:
+def _late(fields: tuple[Any, ...], source: Any, name: Optional[str]) -> Ticket:
     """Start a call whose output's first dimension is known only at the end; the library allocates."""
-    name = ops.unnamed(collective) if call.name is None else call.name
-    fields = signature(collective, array.shape, code, call)
-    number = ops.submit(name, fields, buffer.address(array), 0)
-    return Ticket(number, name, array, _taker(array, with_splits=call.splits is not None))
+    memory = _view(source)
+    called = ops.unnamed(fields[0]) if name is None else name
+    number = ops.submit(called, fields, memory, ffi.NULL)
+    return Ticket(number, called, memory, _taker(source, with_splits=fields[6] is not None))
 
 
 def _taker(array: Any, *, with_splits: bool) -> Callable[[int], Any]:
@@ -106,7 +82,7 @@ def allreduce(
     array: Any,
     *,
     name: Optional[str] = None,
-    op: int = Op.AVERAGE,
+    op: int = Average,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: Optional[ProcessSet] = None,
@@ -131,15 +107,19 @@ def allreduce(
         ValueError: a wrong argument. Mismatch, PeerLost, Timeout, ShutDown: see the module's text.
     """
     source, code = buffer.source(array, dtype)
-    call = Call(name, op, 0, prescale_factor, postscale_factor, process_set, dtype, priority, algorithm)
-    return _into(ops.ALLREDUCE, (source, np.empty_like(source)), code, call)
+    number = 0 if process_set is None else set_id(process_set)
+    scales = prescale_factor, postscale_factor
+    fields = (ops.ALLREDUCE, source.shape, code, op, 0, number, None, *scales, priority, algorithm)
+    out = np.empty_like(source)
+    _into(fields, source, out, name)
+    return out
 
 
 def allreduce_(
     array: Any,
     *,
     name: Optional[str] = None,
-    op: int = Op.AVERAGE,
+    op: int = Average,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: Optional[ProcessSet] = None,
@@ -149,8 +129,10 @@ def allreduce_(
 ) -> Any:
     """Reduce `array` in place (writable and C-contiguous, else ValueError) and return it; else as `allreduce`."""
     target, code = buffer.target(array, dtype)
-    call = Call(name, op, 0, prescale_factor, postscale_factor, process_set, dtype, priority, algorithm)
-    _into(ops.ALLREDUCE, (target, target), code, call)
+    number = 0 if process_set is None else set_id(process_set)
+    scales = prescale_factor, postscale_factor
+    fields = (ops.ALLREDUCE, target.shape, code, op, 0, number, None, *scales, priority, algorithm)
+    _into(fields, target, target, name)
     return array
 
 
@@ -158,7 +140,7 @@ def allreduce_async(
     array: Any,
     *,
     name: Optional[str] = None,
-    op: int = Op.AVERAGE,
+    op: int = Average,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: Optional[ProcessSet] = None,
@@ -168,16 +150,18 @@ def allreduce_async(
 ) -> Ticket:
     """Start an `allreduce`; the ticket's result is the reduced array."""
     source, code = buffer.source(array, dtype)
+    number = 0 if process_set is None else set_id(process_set)
+    scales = prescale_factor, postscale_factor
+    fields = (ops.ALLREDUCE, source.shape, code, op, 0, number, None, *scales, priority, algorithm)
     out = np.empty_like(source)
-    call = Call(name, op, 0, prescale_factor, postscale_factor, process_set, dtype, priority, algorithm)
-    return _into_async(ops.ALLREDUCE, (source, out), code, call, out)
+    return _into_async(fields, source, out, name, out)
 
 
 def allreduce_async_(
     array: Any,
     *,
     name: Optional[str] = None,
-    op: int = Op.AVERAGE,
+    op: int = Average,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: Optional[ProcessSet] = None,
@@ -187,8 +171,10 @@ def allreduce_async_(
 ) -> Ticket:
     """Start an `allreduce_`; the ticket's result is `array` itself."""
     target, code = buffer.target(array, dtype)
-    call = Call(name, op, 0, prescale_factor, postscale_factor, process_set, dtype, priority, algorithm)
-    return _into_async(ops.ALLREDUCE, (target, target), code, call, array)
+    number = 0 if process_set is None else set_id(process_set)
+    scales = prescale_factor, postscale_factor
+    fields = (ops.ALLREDUCE, target.shape, code, op, 0, number, None, *scales, priority, algorithm)
+    return _into_async(fields, target, target, name, array)
 
 
 def broadcast(
@@ -219,9 +205,10 @@ def broadcast_async(
 ) -> Ticket:
     """Start a `broadcast`; the ticket's result is the array."""
     source, code = buffer.source(array, dtype)
+    number = 0 if process_set is None else set_id(process_set)
+    fields = (ops.BROADCAST, source.shape, code, 1, root_rank, number, None, 1.0, 1.0, priority, algorithm)
     out = np.empty_like(source)
-    call = Call(name, Op.SUM, root_rank, 1.0, 1.0, process_set, dtype, priority, algorithm)
-    return _into_async(ops.BROADCAST, (source, out), code, call, out)
+    return _into_async(fields, source, out, name, out)
 
 
 def broadcast_(
@@ -236,8 +223,9 @@ def broadcast_(
 ) -> Any:
     """Overwrite `array` (writable, C-contiguous) with that of `root_rank` and return it."""
     target, code = buffer.target(array, dtype)
-    call = Call(name, Op.SUM, root_rank, 1.0, 1.0, process_set, dtype, priority, algorithm)
-    _into(ops.BROADCAST, (target, target), code, call)
+    number = 0 if process_set is None else set_id(process_set)
+    fields = (ops.BROADCAST, target.shape, code, 1, root_rank, number, None, 1.0, 1.0, priority, algorithm)
+    _into(fields, target, target, name)
     return array
 
 
@@ -253,8 +241,9 @@ def broadcast_async_(
 ) -> Ticket:
     """Start a `broadcast_`; the ticket's result is `array` itself."""
     target, code = buffer.target(array, dtype)
-    call = Call(name, Op.SUM, root_rank, 1.0, 1.0, process_set, dtype, priority, algorithm)
-    return _into_async(ops.BROADCAST, (target, target), code, call, array)
+    number = 0 if process_set is None else set_id(process_set)
+    fields = (ops.BROADCAST, target.shape, code, 1, root_rank, number, None, 1.0, 1.0, priority, algorithm)
+    return _into_async(fields, target, target, name, array)
 
 
 def allgather(
@@ -276,15 +265,16 @@ def allgather_async(
 ) -> Ticket:  # fmt: skip
     """Start an `allgather`; the ticket's result is the concatenation."""
     source, code = buffer.source(array, dtype)
-    call = Call(name, Op.SUM, 0, 1.0, 1.0, process_set, dtype, priority, algorithm)
-    return _late(ops.ALLGATHER, source.reshape(1) if source.ndim == 0 else source, code, call)
+    rows = source.reshape(1) if source.ndim == 0 else source
+    fields = (ops.ALLGATHER, rows.shape, code, 1, 0, set_id(process_set), None, 1.0, 1.0, priority, algorithm)
+    return _late(fields, rows, name)
 
 
 def reducescatter(
     array: Any,
     *,
     name: Optional[str] = None,
-    op: int = Op.AVERAGE,
+    op: int = Average,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: Optional[ProcessSet] = None,
@@ -307,7 +297,7 @@ def reducescatter_async(
     array: Any,
     *,
     name: Optional[str] = None,
-    op: int = Op.AVERAGE,
+    op: int = Average,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: Optional[ProcessSet] = None,
@@ -318,8 +308,10 @@ def reducescatter_async(
     """Start a `reducescatter`; the ticket's result is this rank's part."""
     source, code = buffer.source(array, dtype)
     _need_rows(source, "reducescatter")
-    call = Call(name, op, 0, prescale_factor, postscale_factor, process_set, dtype, priority, algorithm)
-    return _late(ops.REDUCESCATTER, source, code, call)
+    number = 0 if process_set is None else set_id(process_set)
+    scales = prescale_factor, postscale_factor
+    fields = (ops.REDUCESCATTER, source.shape, code, op, 0, number, None, *scales, priority, algorithm)
+    return _late(fields, source, name)
 
 
 def alltoall(
@@ -358,8 +350,8 @@ def alltoall_async(
             f"lwcc: alltoall with splits {rows}: need one number >= 0 for each of {_members(process_set)} ranks, with "
             f"the sum {source.shape[0]}"
         )
-    call = Call(name, Op.SUM, 0, 1.0, 1.0, process_set, dtype, priority, algorithm, rows)
-    return _late(ops.ALLTOALL, source, code, call)
+    fields = (ops.ALLTOALL, source.shape, code, 1, 0, set_id(process_set), rows, 1.0, 1.0, priority, algorithm)
+    return _late(fields, source, name)
 
 
 def _members(process_set: Optional[ProcessSet]) -> int:
@@ -380,5 +372,6 @@ def barrier(*, name: Optional[str] = None, process_set: Optional[ProcessSet] = N
 def barrier_async(*, name: Optional[str] = None, process_set: Optional[ProcessSet] = None) -> Ticket:
     """Start a `barrier`; the ticket is done when every rank has started it."""
     called = ops.unnamed(ops.BARRIER) if name is None else name
-    number = ops.submit(called, signature(ops.BARRIER, (), 0, Call(name, process_set=process_set)), 0, 0)
+    fields = (ops.BARRIER, (), 0, 1, 0, set_id(process_set), None, 1.0, 1.0, 0, None)
+    number = ops.submit(called, fields, 0, 0)
     return Ticket(number, called, None, lambda _: None)

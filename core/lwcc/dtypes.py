@@ -18,7 +18,7 @@ CODES: dict[str, int] = {name: code for code, name in enumerate(NAMES)}
 ITEMSIZE = (1, 1, 2, 2, 4, 4, 8, 8, 1, 2, 2, 4, 8)
 BFLOAT16 = CODES["bfloat16"]
 
-_by_numpy: dict[Any, int] = {np.dtype(name): code for name, code in CODES.items() if name != "bfloat16"}
+by_numpy: dict[Any, int] = {np.dtype(name): code for name, code in CODES.items() if name != "bfloat16"}
 
 
 def code_of(dtype: Any, said: Optional[str] = None) -> int:
@@ -34,11 +34,11 @@ def code_of(dtype: Any, said: Optional[str] = None) -> int:
     """
     if said is not None:
         return _said(dtype, said)
-    code = _by_numpy.get(dtype)
+    code = by_numpy.get(dtype)
     if code is not None:
         return code
     if dtype.name == "bfloat16":
-        _by_numpy[dtype] = BFLOAT16
+        by_numpy[dtype] = BFLOAT16
         return BFLOAT16
     if not dtype.isnative:
         raise TypeError(

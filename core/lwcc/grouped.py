@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Optional
 import numpy as np
 
 from lwcc import buffer, ops
-from lwcc.collectives import Call, signature
-from lwcc.ops import Op
+from lwcc.collectives import set_id
+from lwcc.ops import Average
 
 if TYPE_CHECKING:
     from lwcc.process_sets import ProcessSet
@@ -49,16 +49,16 @@ class GroupTicket:
         return self.wait()
 
 
-def _start(arrays: list[tuple[Any, Any, Any]], codes: list[int], call: Call) -> GroupTicket:
-    """Submit one group of (source, target, value) triples."""
-    base = ops.unnamed(ops.ALLREDUCE) if call.name is None else call.name
+def _start(
+    arrays: list[tuple[Any, Any, Any]], codes: list[int], name: Optional[str], rest: tuple[Any, ...]
+) -> GroupTicket:
+    """Submit one group of (source, target, value) triples; `rest` are a Request's fields from `op` on."""
+    base = ops.unnamed(ops.ALLREDUCE) if name is None else name
     requests = []
     for i, ((source, target, _), code) in enumerate(zip(arrays, codes)):
-        fields = signature(ops.ALLREDUCE, source.shape, code, call)
-        name = f"{base}_{i + 1}of{len(arrays)}"
-        collective, shape, dtype, *rest = fields
+        member = f"{base}_{i + 1}of{len(arrays)}"
         pointers = buffer.address(source), buffer.address(target)
-        requests.append(ops.Request(name, collective, *pointers, shape, dtype, *rest))
+        requests.append(ops.Request(member, ops.ALLREDUCE, *pointers, source.shape, code, *rest))
     tickets = []
     for number, request, (source, target, value) in zip(ops.submit_group(requests), requests, arrays):
         tickets.append(ops.Ticket(number, request.name, (source, target), partial(_value, value)))
@@ -73,7 +73,7 @@ def grouped_allreduce_async(
     arrays: Sequence[Any],
     *,
     name: Optional[str] = None,
-    op: int = Op.AVERAGE,
+    op: int = Average,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: Optional[ProcessSet] = None,
@@ -84,15 +84,16 @@ def grouped_allreduce_async(
     """Start a `grouped_allreduce`; the ticket's result is the list of reduced arrays."""
     pairs = [buffer.source(array, dtype) for array in arrays]
     triples = [(source, out, out) for source, out in ((source, np.empty_like(source)) for source, _ in pairs)]
-    call = Call(name, op, 0, prescale_factor, postscale_factor, process_set, dtype, priority, algorithm)
-    return _start(triples, [code for _, code in pairs], call)
+    scales = prescale_factor, postscale_factor
+    rest = (op, 0, set_id(process_set), None, *scales, priority, algorithm)
+    return _start(triples, [code for _, code in pairs], name, rest)
 
 
 def grouped_allreduce_async_(
     arrays: Sequence[Any],
     *,
     name: Optional[str] = None,
-    op: int = Op.AVERAGE,
+    op: int = Average,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: Optional[ProcessSet] = None,
@@ -103,8 +104,9 @@ def grouped_allreduce_async_(
     """Start a `grouped_allreduce_`; the ticket's result is the list of the same arrays."""
     pairs = [buffer.target(array, dtype) for array in arrays]
     triples = [(target, target, array) for (target, _), array in zip(pairs, arrays)]
-    call = Call(name, op, 0, prescale_factor, postscale_factor, process_set, dtype, priority, algorithm)
-    return _start(triples, [code for _, code in pairs], call)
+    scales = prescale_factor, postscale_factor
+    rest = (op, 0, set_id(process_set), None, *scales, priority, algorithm)
+    return _start(triples, [code for _, code in pairs], name, rest)
 
 
 def grouped_allreduce(arrays: Sequence[Any], **keywords: Any) -> list[Any]:

@@ -37,6 +37,8 @@ class Op(IntEnum):
     MAX = 4
     PRODUCT = 5
 
+    __hash__ = int.__hash__  # in C, because every call hashes one
+
 
 Average, Sum, Adasum, Min, Max, Product = Op
 
@@ -48,7 +50,7 @@ ALLTOALL: int = lib.LWCC_ALLTOALL
 BARRIER: int = lib.LWCC_BARRIER
 COLLECTIVE_NAMES = ("allreduce", "broadcast", "allgather", "reducescatter", "alltoall", "barrier")
 
-_OK: int = lib.LWCC_OK
+_submit, _wait, _release = lib.lwcc_submit, lib.lwcc_wait, lib.lwcc_release
 _PENDING: int = lib.LWCC_PENDING
 _TIMEOUT: int = lib.LWCC_ERR_TIMEOUT
 _SLICE_S = 0.25  # a wait returns to Python this often, so that Ctrl-C is served
@@ -88,9 +90,9 @@ class _Scratch(threading.local):
     """C structures of one thread, filled once per signature, so that a repeated call sets three fields."""
 
     def __init__(self) -> None:
-        self.prepared: dict[Any, tuple[Any, Any, Any]] = {}
-        self.names: dict[str, Any] = {}
-        self.tickets = ffi.new("lwcc_ticket[1]")
+        prepared: dict[Any, tuple[Any, Any, Any]] = {}
+        names: dict[str, Any] = {}
+        self.fields = (prepared, names, ffi.new("lwcc_ticket[1]"))
 
 
 _scratch = _Scratch()
@@ -124,22 +126,22 @@ def _fill(target: Any, signature: tuple[Any, ...]) -> Any:
     return keep
 
 
-def _prepare(scratch: _Scratch, signature: tuple[Any, ...]) -> tuple[Any, Any, Any]:
-    if len(scratch.prepared) >= _CACHE_LIMIT:
-        scratch.prepared.clear()
+def _prepare(prepared: dict[Any, Any], signature: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+    if len(prepared) >= _CACHE_LIMIT:
+        prepared.clear()
     request = ffi.new("lwcc_request *")
     keep = _fill(request, signature)
     # input and output are neighbours, so that addresses are written as integers without a cast each time
     pointers = ffi.cast("uintptr_t *", ffi.addressof(request, "input"))
     entry = (request, pointers, keep)
-    scratch.prepared[signature] = entry
+    prepared[signature] = entry
     return entry
 
 
-def _c_name(scratch: _Scratch, name: str) -> Any:
-    if len(scratch.names) >= _CACHE_LIMIT:
-        scratch.names.clear()
-    scratch.names[name] = text = ffi.new("char[]", name.encode())
+def _c_name(names: dict[str, Any], name: str) -> Any:
+    if len(names) >= _CACHE_LIMIT:
+        names.clear()
+    names[name] = text = ffi.new("char[]", name.encode())
     return text
 
 
@@ -188,20 +190,26 @@ def submit_pointer(
     return submit(name, signature, ptr_in, ptr_out)
 
 
-def submit(name: str, signature: tuple[Any, ...], ptr_in: int, ptr_out: int) -> int:
+def submit(name: str, signature: tuple[Any, ...], ptr_in: Any, ptr_out: Any) -> int:
     """Submit one request whose fields come as a tuple, in the order of `submit_pointer` from `collective` on:
-    (collective, shape, dtype, op, root, process_set, splits, prescale, postscale, priority, algorithm)."""
+    (collective, shape, dtype, op, root, process_set, splits, prescale, postscale, priority, algorithm).
+
+    A pointer is an address or what `ffi.from_buffer` gives (faster; keeps its array alive only while it is held).
+    """
     # PATH 3/9: from Python into the core; on the caller's thread
-    scratch = _scratch
-    request, pointers, _ = scratch.prepared.get(signature) or _prepare(scratch, signature)
-    request.name = scratch.names.get(name) or _c_name(scratch, name)
-    pointers[0], pointers[1] = ptr_in, ptr_out
-    status = lib.lwcc_submit(request, 1, scratch.tickets)
+    prepared, names, tickets = _scratch.fields
+    request, pointers, _ = prepared.get(signature) or _prepare(prepared, signature)
+    request.name = names.get(name) or _c_name(names, name)
+    if type(ptr_in) is int:
+        pointers[0], pointers[1] = ptr_in, ptr_out
+    else:
+        request.input, request.output = ptr_in, ptr_out
+    status = _submit(request, 1, tickets)
     if status < 0:
         raise context.failure(status)
     if _orphans:
         _sweep()
-    return scratch.tickets[0]  # type: ignore[no-any-return]
+    return tickets[0]  # type: ignore[no-any-return]
 
 
 def submit_group(requests: Sequence[Request]) -> list[int]:
@@ -246,13 +254,13 @@ def wait(ticket: int, timeout: Optional[float] = None) -> None:
         PeerLost: a rank died.
         ShutDown: the job was shut down.
     """
-    status = lib.lwcc_wait(ticket, _SLICE_S if timeout is None else min(timeout, _SLICE_S))
+    status = _wait(ticket, _SLICE_S if timeout is None else min(timeout, _SLICE_S))
     while status == _TIMEOUT and lib.lwcc_poll(ticket) == _PENDING:
         if timeout is not None:
             timeout -= _SLICE_S
             if timeout <= 0:
                 break
-        status = lib.lwcc_wait(ticket, _SLICE_S if timeout is None else min(timeout, _SLICE_S))
+        status = _wait(ticket, _SLICE_S if timeout is None else min(timeout, _SLICE_S))
     if status < 0:
         raise context.failure(status)
 
@@ -301,7 +309,7 @@ def _sweep() -> None:
                 lib.lwcc_release(ticket)
 
 
-def run(name: str, signature: tuple[Any, ...], ptr_in: int, ptr_out: int, keep: Any) -> None:
+def run(name: str, signature: tuple[Any, ...], ptr_in: Any, ptr_out: Any, keep: Any) -> None:
     """Submit one request (as `submit`), wait for it, give its ticket back. `keep` lives until the request is done."""
     ticket = submit(name, signature, ptr_in, ptr_out)
     try:
@@ -309,7 +317,7 @@ def run(name: str, signature: tuple[Any, ...], ptr_in: int, ptr_out: int, keep: 
     except BaseException:
         _orphans.append((context.epoch(), ticket, keep))  # perhaps Ctrl-C, and still pending
         raise
-    lib.lwcc_release(ticket)
+    _release(ticket)
 
 
 class Ticket:

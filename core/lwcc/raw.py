@@ -14,7 +14,7 @@ import numpy as np
 from lwcc import buffer, context, ops
 from lwcc._native import ffi, lib
 from lwcc.collectives import set_id
-from lwcc.ops import Op
+from lwcc.ops import Sum
 
 if TYPE_CHECKING:
     from lwcc.process_sets import ProcessSet
@@ -33,7 +33,7 @@ def _members(process_set: Optional[ProcessSet]) -> int:
 
 def allreduce(
     array: Any,
-    op: int = Op.SUM,
+    op: int = Sum,
     *,
     out: Any = None,
     process_set: Optional[ProcessSet] = None,
@@ -79,7 +79,7 @@ def allgather(array: Any, *, process_set: Optional[ProcessSet] = None, dtype: Op
 
 
 def reducescatter(
-    array: Any, op: int = Op.SUM, *, process_set: Optional[ProcessSet] = None, dtype: Optional[str] = None
+    array: Any, op: int = Sum, *, process_set: Optional[ProcessSet] = None, dtype: Optional[str] = None
 ) -> Any:
     """Return this rank's part of the reduced array: dimension 0 is the number of ranks, the part is `array[rank]`."""
     source, code = buffer.source(array, dtype)
