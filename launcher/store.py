@@ -9,6 +9,8 @@ with limits, never pickles. Handshake:
     server -> client   HMAC("server", both nonces)
 """
 
+from __future__ import annotations
+
 import collections
 import hashlib
 import hmac
@@ -17,7 +19,6 @@ import socket
 import struct
 import threading
 import time
-from typing import Deque, Dict, Optional, Set, Tuple
 
 SECRET_NBYTES = 32
 MAX_KEY_NBYTES = 1024
@@ -44,7 +45,7 @@ def _check_secret(secret: bytes) -> bytes:
     return bytes(secret)
 
 
-def _recv_exact(sock: socket.socket, nbytes: int, deadline: Optional[float] = None) -> bytes:
+def _recv_exact(sock: socket.socket, nbytes: int, deadline: float | None = None) -> bytes:
     """Read exactly nbytes. With a deadline (monotonic seconds) the whole read must end by then, not each part of it."""
     parts = bytearray()
     while len(parts) < nbytes:
@@ -63,7 +64,7 @@ def _send_frame(sock: socket.socket, op: int, body: bytes) -> None:
     sock.sendall(struct.pack("!IB", len(body) + 1, op) + body)
 
 
-def _recv_frame(sock: socket.socket) -> Tuple[int, bytes]:
+def _recv_frame(sock: socket.socket) -> tuple[int, bytes]:
     (nbytes,) = struct.unpack("!I", _recv_exact(sock, 4))
     if not 1 <= nbytes <= _MAX_FRAME_NBYTES:
         raise ConnectionError(f"store: a frame of {nbytes} bytes, expected 1 to {_MAX_FRAME_NBYTES}")
@@ -78,7 +79,7 @@ def _pack_key(key: str) -> bytes:
     return struct.pack("!I", len(raw)) + raw
 
 
-def _unpack_key(body: bytes) -> Tuple[str, bytes]:
+def _unpack_key(body: bytes) -> tuple[str, bytes]:
     if len(body) < 4:
         raise ConnectionError("store: a request shorter than its key length")
     (nbytes,) = struct.unpack_from("!I", body)
@@ -101,12 +102,12 @@ class StoreServer:
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, secret: bytes = b"") -> None:
         self._secret = _check_secret(secret)
-        self._data: Dict[str, bytes] = {}
+        self._data: dict[str, bytes] = {}
         self._total_nbytes = 0
         self._changed = threading.Condition()  # guards everything below and the two above
         self._closed = False
-        self._connections: Set[socket.socket] = set()
-        self._strangers: Deque[socket.socket] = collections.deque()
+        self._connections: set[socket.socket] = set()
+        self._strangers: collections.deque[socket.socket] = collections.deque()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), family=family, backlog=512)
         self.host: str = host
@@ -130,7 +131,7 @@ class StoreServer:
                 raise ConnectionError(f"store: closed while waiting for key {key!r}")
         raise TimeoutError(f"store: key {key!r} did not appear within {timeout:g} s")
 
-    def try_get(self, key: str) -> Optional[bytes]:
+    def try_get(self, key: str) -> bytes | None:
         """The key's value, or None."""
         with self._changed:
             return self._data.get(key)
@@ -143,7 +144,7 @@ class StoreServer:
             self._set_locked(key, b"%d" % total)
             return total
 
-    def prefix(self, prefix: str) -> Dict[str, bytes]:
+    def prefix(self, prefix: str) -> dict[str, bytes]:
         """All pairs whose key starts with prefix."""
         with self._changed:
             return {k: v for k, v in self._data.items() if k.startswith(prefix)}
@@ -237,7 +238,7 @@ class StoreServer:
         except ValueError as error:
             _send_frame(sock, _REFUSED, str(error).encode())
 
-    def _wait(self, key: str, wait_s: float) -> Optional[bytes]:
+    def _wait(self, key: str, wait_s: float) -> bytes | None:
         wait_s = wait_s if 0.0 <= wait_s <= WAIT_SLICE_S else WAIT_SLICE_S
         with self._changed:
             self._changed.wait_for(lambda: key in self._data or self._closed, wait_s)
@@ -263,7 +264,7 @@ class StoreClient:
         self._secret = _check_secret(secret)
         self._connect_timeout = connect_timeout
         self._lock = threading.Lock()  # guards the rest
-        self._idle: Deque[socket.socket] = collections.deque()
+        self._idle: collections.deque[socket.socket] = collections.deque()
         self._pid = os.getpid()
         self._closed = False
         self._give_back(self._connect())
@@ -283,7 +284,7 @@ class StoreClient:
             if time.monotonic() >= deadline:
                 raise TimeoutError(f"store: key {key!r} did not appear within {timeout:g} s")
 
-    def try_get(self, key: str) -> Optional[bytes]:
+    def try_get(self, key: str) -> bytes | None:
         """The key's value, or None; does not wait for it."""
         return self._call(_TRY_GET, _pack_key(key))
 
@@ -298,7 +299,7 @@ class StoreClient:
             while self._idle:
                 self._idle.pop().close()
 
-    def _call(self, op: int, body: bytes) -> Optional[bytes]:
+    def _call(self, op: int, body: bytes) -> bytes | None:
         sock = self._take()
         try:
             _send_frame(sock, op, body)
