@@ -112,6 +112,7 @@ def _join(place: rendezvous.Place, timeout: Optional[float]) -> None:
         endpoint = _open(place, secret)
         endpoints: list[bytes] = []
         if store is not None:
+            store.set(f"started/{place.rank}", b"1")  # the launcher knows by this who has come to init
             prefix = f"lwcc/g{place.generation}.{_context.inits}"
             endpoints = rendezvous.exchange(store, prefix, place, endpoint, limit)
         texts = [ffi.new("char[]", text) for text in endpoints]

@@ -33,7 +33,7 @@ for turn in range(2):
         assert "rank 1" in str(error), error
         print("LOST", rank, error, flush=True)
 """,
-        env={"LWCC_TRANSPORT": transport, "LWCC_GRACE": "20"},
+        env={"LWCC_TRANSPORT": transport, "LWCC_LOG_LEVEL": "error"},
         code=None,
     )
     assert done.code != 0
