@@ -59,3 +59,26 @@ for call in (lambda: lwcc.allreduce(np.ones(3)), lambda: lwcc.raw.barrier(), lwc
         pass
 """,
     )
+
+
+def test_forked_children_neither_use_nor_close_the_parents_job(run_ranks: Any) -> None:
+    run_ranks(
+        2,
+        """
+import os, sys
+def child():
+    pid = os.fork()
+    if pid == 0:
+        try:
+            lwcc.allreduce(np.ones(3), name="in the child")
+            os._exit(1)
+        except (lwcc.LwccError, ValueError):
+            pass
+        sys.exit(0)
+    return os.waitpid(pid, 0)[1]
+for turn in range(3):
+    assert lwcc.allreduce(np.ones(1000), op=lwcc.Sum, name="t")[0] == size
+    assert child() == 0
+assert lwcc.allreduce(np.ones(1000), op=lwcc.Sum, name="t")[0] == size
+""",
+    )
