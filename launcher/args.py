@@ -90,6 +90,17 @@ class _SetVariable(argparse.Action):
         ns.variables = {**ns.variables, self.mapped.variable: text}
 
 
+class _Version(argparse.Action):
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from lwcc.launcher.info import version
+
+        print(f"lwccrun {version()}")
+        parser.exit(0)
+
+
 def _seconds(text: str) -> float:
     value = float(text)
     if not 0 < value < 1e9:
@@ -103,7 +114,7 @@ def _ranks(text: str) -> int:
     return int(text)
 
 
-def build_parser(version: str) -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     """The parser, with its help in groups."""
     parser = argparse.ArgumentParser(
         prog="lwccrun",
@@ -126,7 +137,7 @@ def build_parser(version: str) -> argparse.ArgumentParser:
     about.add_argument("--dry-run", action="store_true", help="print placement, commands and variables; start nothing")
     about.add_argument("-cb", "--check-build", action="store_true", help="print what this installation can do")
     about.add_argument("--verbose", action="store_true", help="say what lwccrun does")
-    about.add_argument("-v", "--version", action="version", version=f"lwccrun {version}")
+    about.add_argument("-v", "--version", action=_Version, help="print the version")
     for refused in REFUSED:
         for name in refused.names:
             parser.add_argument(name, action=_Refuse, dest="refused", refused=refused)
@@ -162,9 +173,9 @@ def _add_limits(group: Any) -> None:
     )
 
 
-def parse(argv: Sequence[str], version: str) -> LaunchSpec:
+def parse(argv: Sequence[str]) -> LaunchSpec:
     """Parse argv (without the program's name). Exits with code 2 and one clear line on a usage error."""
-    parser = build_parser(version)
+    parser = build_parser()
     ns = parser.parse_args(list(argv))
     command = ns.module if ns.module is not None else ns.command
     if command and command[0] == "--" and ns.module is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 import sys
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ _INTERNAL_ERROR = 70  # EX_SOFTWARE
 
 def run_command(argv: Sequence[str] | None) -> int:
     """Parse, then do. Never shows a traceback of the launcher, unless --verbose asks for it."""
-    spec = parse(sys.argv[1:] if argv is None else argv, info.version())
+    spec = parse(sys.argv[1:] if argv is None else argv)
     try:
         return _dispatch(spec)
     except CannotRun as error:
@@ -50,15 +49,15 @@ def _dispatch(spec: LaunchSpec) -> int:
 
 
 def _run(spec: LaunchSpec, command: Sequence[str]) -> int:
-    secret = secrets.token_bytes(SECRET_NBYTES)
-    job_id = secrets.token_hex(6)
+    secret = os.urandom(SECRET_NBYTES)
+    job_id = os.urandom(6).hex()
     store = StoreServer(_HOST, 0, secret)
     try:
         meeting = Meeting(f"{_HOST}:{store.port}", secret.hex(), _HOST, _free_port(), job_id, socket.gethostname())
         threads = default_threads(os.environ, spec.extra_env, spec.np)
         if threads is not None:
             print(f"lwccrun: OMP_NUM_THREADS={threads} for each rank (set it yourself to change that)", file=sys.stderr)
-        log = RunLog(spec, job_id, meeting.hostname, info.version())
+        log = RunLog(spec, job_id, meeting.hostname)
         return Supervisor(spec, command, meeting, store).run(log, dict(os.environ))
     finally:
         store.close()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 
 from lwcc.launcher.args import LaunchSpec
 from lwcc.launcher.env import Meeting, cores, rank_environment, rank_variables, without_secret
@@ -14,6 +12,8 @@ from lwcc.launcher.env import Meeting, cores, rank_environment, rank_variables, 
 
 def version() -> str:
     """The installed version of LWCC."""
+    from importlib import metadata  # slow to import, and seldom needed
+
     try:
         return metadata.version("lwcc")
     except metadata.PackageNotFoundError:
@@ -38,7 +38,9 @@ def check_build() -> str:
 
 
 def _found(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None
+    from importlib.util import find_spec
+
+    return find_spec(module) is not None
 
 
 def dry_run(spec: LaunchSpec, command: Sequence[str], meeting: Meeting, base: Mapping[str, str]) -> str:

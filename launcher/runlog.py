@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-import platform
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
+from lwcc.launcher import info
 from lwcc.launcher.args import LaunchSpec
 from lwcc.launcher.env import without_secret
 from lwcc.launcher.spawn import Rank, describe_status
@@ -20,13 +19,13 @@ _SHOWN_PREFIXES = ("LWCC_", "OMP_", "MKL_", "CUDA_VISIBLE", "MASTER_", "PYTHON")
 class RunLog:
     """A run directory; with directory None every method does nothing. Raises OSError if it cannot be written."""
 
-    def __init__(self, spec: LaunchSpec, job_id: str, hostname: str, version: str) -> None:
+    def __init__(self, spec: LaunchSpec, job_id: str, hostname: str) -> None:
         self._directory = spec.log_dir
         self._spec = spec
         self._record: dict[str, Any] = {
             "job_id": job_id,
-            "lwcc_version": version,
-            "python": platform.python_version(),
+            "lwcc_version": None,
+            "python": sys.version.split()[0],
             "executable": sys.executable,
             "np": spec.np,
             "command": list(spec.command),
@@ -39,6 +38,7 @@ class RunLog:
             "ranks": [],
         }
         if self._directory is not None:
+            self._record["lwcc_version"] = info.version()
             os.makedirs(self._directory, exist_ok=True)
 
     def open(self, rank: int) -> Sequence[BinaryIO | None]:
@@ -80,6 +80,8 @@ class RunLog:
     def _write(self) -> None:
         if self._directory is None:
             return
+        import json
+
         path = os.path.join(self._directory, "run.json")
         with open(path + ".part", "w", encoding="utf-8") as file:
             json.dump(self._record, file, indent=2)
