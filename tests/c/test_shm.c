@@ -71,7 +71,7 @@ static void fill(const step *s, int r, char *to, size_t first, size_t n) {
         break;
       case LWCC_UINT16:
       case LWCC_INT16:
-        memcpy(to + 2 * i, &(uint16_t){(uint16_t)(h % 9)}, 2);
+        memcpy(to + 2 * i, &(uint16_t){(uint16_t)(h % 60000)}, 2);
         break;
       case LWCC_FLOAT16:
         memcpy(to + 2 * i, &half, 2);
@@ -81,7 +81,7 @@ static void fill(const step *s, int r, char *to, size_t first, size_t n) {
         break;
       case LWCC_UINT32:
       case LWCC_INT32:
-        memcpy(to + 4 * i, &(uint32_t){(uint32_t)b % 1000}, 4);
+        memcpy(to + 4 * i, &(uint32_t){(uint32_t)b}, 4);
         break;
       case LWCC_FLOAT32:
         memcpy(to + 4 * i, &f, 4);
@@ -135,6 +135,34 @@ static void make_step(const world *w, int k, step *s) {
   a->counts = s->counts;
 }
 
+#define AVERAGE(T)                                                           \
+  for (size_t i = 0; i < n; i++) {                                           \
+    int64_t sum = 0;                                                         \
+    for (int r = 0; r < p; r++) sum += ((const T *)(const void *)tmp[r])[i]; \
+    ((T *)(void *)out)[i] = (T)((double)sum * scale);                        \
+  }                                                                          \
+  return true;
+
+/* Averages of narrow integers: their sums need not fit the type. */
+static bool average(int dtype, int p, char *const tmp[], char *out, size_t n, double scale) {
+  switch (dtype) {
+    case LWCC_UINT8:
+      AVERAGE(uint8_t)
+    case LWCC_INT8:
+      AVERAGE(int8_t)
+    case LWCC_UINT16:
+      AVERAGE(uint16_t)
+    case LWCC_INT16:
+      AVERAGE(int16_t)
+    case LWCC_UINT32:
+      AVERAGE(uint32_t)
+    case LWCC_INT32:
+      AVERAGE(int32_t)
+    default:
+      return false;
+  }
+}
+
 /* The result for rank me: written with reduce_* alone. Returns its elements. */
 static size_t expected(const world *w, const step *s, int me, char *out, char *tmp[]) {
   const coll_args *a = &s->a;
@@ -159,6 +187,7 @@ static size_t expected(const world *w, const step *s, int me, char *out, char *t
     fill(s, r, tmp[r], first, n);
     if (pre) reduce_scale(a->dtype, tmp[r], tmp[r], n, a->prescale);
   }
+  if (a->op == LWCC_SUM && a->postscale != 1.0 && average(a->dtype, w->p, tmp, out, n, a->postscale)) return n;
   reduce_fold(a->dtype, a->op)(w->p, (const void *const *)tmp, 1, (void *const *)&out, n,
                                pre ? a->postscale : a->prescale * a->postscale);
   return n;

@@ -136,6 +136,9 @@ static inline size_t shm_min(size_t a, size_t b) {
   return a < b ? a : b;
 }
 
+/* For sums with a scale: the fold that does not wrap before it scales; NULL: reduce_fold's serves. Any thread. */
+reduce_fold_fn shm_wide_sum(int dtype);
+
 /* The kernels: begin (never waits) and step. */
 void shm_swap_begin(shm_call *c);
 int shm_swap_step(shm_call *c);

@@ -25,6 +25,8 @@ static void prepare_reduction(shm_call *c) {
   c->prescale = a->op != LWCC_SUM && a->prescale != 1.0;
   c->scale = c->prescale ? a->postscale : a->prescale * a->postscale;
   c->from = c->prescale ? a->out : a->in;
+  reduce_fold_fn wide = c->scale != 1.0 && a->op == LWCC_SUM ? shm_wide_sum(a->dtype) : NULL;
+  if (wide) c->fold = wide;
 }
 
 static void begin_staged(shm_call *c) {
