@@ -4,6 +4,7 @@ driver.c. Seeds are the files of tests/fuzz/seeds/<name>/."""
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 RUNS, SEED = 20000, 20240229
+SECONDS = int(os.environ.get("LWCC_FUZZ_SECONDS", "0"))  # of each target; 0: a short run of RUNS inputs
 _spec = importlib.util.spec_from_file_location("c_conftest", HERE.parent / "c" / "conftest.py")
 assert _spec is not None and _spec.loader is not None
 c = importlib.util.module_from_spec(_spec)
@@ -48,7 +50,8 @@ class FuzzItem(pytest.Item):
             archive = c.core_archive("fuzz", "clang", flags)
             program = archive.parent / self.source.stem
             link = ["clang", "-O1", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]
-            extra, sources = [f"-runs={RUNS}", f"-seed={SEED}"], [str(self.source)]
+            limit = f"-max_total_time={SECONDS}" if SECONDS else f"-runs={RUNS}"
+            extra, sources = [limit, f"-seed={SEED}"], [str(self.source)]
             arguments = [*extra, *map(str, seeds)]
             if seeds:
                 work = archive.parent / f"{self.source.stem}-corpus"
@@ -59,13 +62,18 @@ class FuzzItem(pytest.Item):
             program = archive.parent / self.source.stem
             link = [c.COMPILER, *c.MODES["asan"]]
             sources = [str(self.source), str(HERE / "driver.c")]
-            arguments = [str(RUNS), str(SEED), *map(str, seeds)]
+            arguments = [str(max(RUNS, 20000 * SECONDS)), str(SEED), *map(str, seeds)]
         command = [*link, *c.COMMON, *c.INCLUDE, "-o", str(program), *sources, str(archive), "-ldl", "-lm"]
         made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if made.returncode != 0:
             raise c.BuildFailed(" ".join(command) + "\n" + made.stderr)
         done = subprocess.run(
-            [program, *arguments], cwd=archive.parent, capture_output=True, text=True, timeout=120, check=False
+            [program, *arguments],
+            cwd=archive.parent,
+            capture_output=True,
+            text=True,
+            timeout=120 + 4 * SECONDS,
+            check=False,
         )
         if done.returncode != 0:
             raise c.BuildFailed(f"{self.name}: seed {SEED}, exit {done.returncode}\n{done.stdout}{done.stderr[-8000:]}")
