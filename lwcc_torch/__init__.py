@@ -38,7 +38,6 @@ from lwcc.process_sets import ProcessSet as ProcessSet
 from lwcc.process_sets import add_process_set as add_process_set
 from lwcc.process_sets import global_process_set as global_process_set
 from lwcc.process_sets import remove_process_set as remove_process_set
-
 from lwcc_torch.capabilities import ccl_built as ccl_built
 from lwcc_torch.capabilities import cuda_built as cuda_built
 from lwcc_torch.capabilities import ddl_built as ddl_built

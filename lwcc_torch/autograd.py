@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 import torch
+
 from lwcc import context
 from lwcc import ops as core
 from lwcc.ops import Op
-
 from lwcc_torch import engine
 from lwcc_torch.engine import Call, Done
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 import torch
+
 from lwcc import ops as core
 from lwcc.ops import Op
-
 from lwcc_torch import engine
 from lwcc_torch import tensor as memory
 from lwcc_torch.compression import Compression, Compressor

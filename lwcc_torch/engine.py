@@ -8,10 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import torch
+
 from lwcc import context
 from lwcc import ops as core
 from lwcc.ops import Op
-
 from lwcc_torch import tensor as memory
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, Callable, Optional
 
-import lwcc
 import torch
-from lwcc import context, errors
 
+import lwcc
+from lwcc import context, errors
 from lwcc_torch import ops
 from lwcc_torch import tensor as memory
 from lwcc_torch.buckets import Bucket, Options, Slot, divide

@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 import torch
+
 from lwcc import ops as core
 from lwcc.ops import Op
-
 from lwcc_torch import autograd, engine
 from lwcc_torch.compression import Compression, Compressor
 from lwcc_torch.engine import Call

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 import torch
+
 from lwcc import context
 from lwcc.ops import Op
-
 from lwcc_torch import engine
 from lwcc_torch.buckets import LIMIT_BYTES, Options
 from lwcc_torch.compression import Compression, Compressor

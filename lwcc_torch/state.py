@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
-import lwcc
 import torch
+
+import lwcc
 from lwcc import context
 from lwcc import ops as core
-
 from lwcc_torch import engine
 from lwcc_torch.engine import Call
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
+
 from lwcc import dtypes, errors, memory
 
 CODES: dict[torch.dtype, int] = {
