@@ -7,6 +7,7 @@ how a lost rank ended.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import secrets
 import socket
@@ -128,10 +129,9 @@ class _TorchStore:
     """torchrun's own store, so that nothing has to listen beside it."""
 
     def __init__(self, place: Place, timeout: float) -> None:
-        from torch.distributed import TCPStore
-
+        distributed: Any = importlib.import_module("torch.distributed")
         limit = timedelta(seconds=timeout)
-        self._store: Any = TCPStore(place.host, place.port, place.size, False, limit, wait_for_workers=False)
+        self._store: Any = distributed.TCPStore(place.host, place.port, place.size, False, limit, wait_for_workers=False)
 
     def set(self, key: str, value: bytes) -> None:
         self._store.set(key, value.hex())
