@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -19,9 +20,11 @@ PACKAGES = {"lwcc", "lwcc_torch", "lwcc_tf"}
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel made from this tree; objects are shared with earlier builds in build/."""
+    """A wheel made from this tree; objects of earlier builds in build/ are used again, packages are not."""
     pytest.importorskip("setuptools", minversion="77")
     out = tmp_path_factory.mktemp("wheel")
+    for stale in [*ROOT.glob("build/lib*"), *ROOT.glob("build/bdist*")]:
+        shutil.rmtree(stale)
     command = [
         sys.executable,
         "-m",
