@@ -1,9 +1,9 @@
-"""Kill a random rank at a random moment, again and again: nothing hangs, no sum is wrong, every survivor names the dead.
+"""Kill a random rank at a random moment, many times: nothing hangs, no sum is wrong, every survivor names the dead.
 
     python tests/mp/chaos.py --kills 100 [--np 4] [--seed N]
 
-Each round is a job of its own under the launcher. Its ranks reduce gradients of known sums; a timer thread in the victim
-kills it, whatever it is doing then. A survivor reports what it raised; a wrong sum or another exception is reported too.
+Each round is a job of its own under the launcher. Its ranks reduce gradients of known sums; a timer thread in the
+victim kills it, whatever it is doing then. A survivor reports what it raised, and any wrong sum.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ report = {"rank": rank, "pid": os.getpid(), "wrong": 0, "raised": "", "lost": -1
 shapes = [(7,), (1000,), (64, 33), (200_000,), (1,)]
 
 def step(k):
-    tickets = [lwcc.allreduce_async(np.full(s, rank + k, np.float32), op=lwcc.Sum, name=f"g{i}") for i, s in enumerate(shapes)]
+    mine = [np.full(s, rank + k, np.float32) for s in shapes]
+    tickets = [lwcc.allreduce_async(a, op=lwcc.Sum, name=f"g{i}") for i, a in enumerate(mine)]
     want = size * k + size * (size - 1) / 2
     for ticket in tickets:
         report["wrong"] += int((ticket.wait() != want).any())
