@@ -26,9 +26,11 @@ what a command is:
   anything else      executed as it is, found on PATH       options after the command belong to the command
 
 input, signals, ends:
-  Rank 0 reads lwccrun's standard input, the others read nothing. SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and stop/continue
-  are passed on. Ctrl-C interrupts the ranks, a second one kills them. The first rank that fails ends the job: the
-  others may report it for 2 s, then get SIGTERM, and SIGKILL after --grace. Nothing of the job outlives lwccrun.
+  Rank 0 reads lwccrun's standard input, the others nothing. Python ranks print unbuffered. SIGTERM, SIGHUP, SIGUSR1,
+  SIGUSR2 and stop/continue are passed on. Ctrl-C interrupts the ranks, a second one kills them. The first rank that
+  fails ends the job: the others get SIGTERM (after 2 s to report it themselves, if they use LWCC), and SIGKILL after
+  --grace.
+  Nothing in the ranks' process groups outlives lwccrun.
 
 exit code:
   0 all ranks succeeded    N code of the first failing rank    128+N it died by signal N    2 wrong usage

@@ -79,6 +79,7 @@ def rank_environment(
 ) -> dict[str, str]:
     """The whole environment of a rank: base, then our defaults, then extra (flags and -x), then who it is."""
     env = {name: value for name, value in base.items() if name not in _STALE}
+    env.setdefault("PYTHONUNBUFFERED", "1")  # into a pipe Python writes late, and a killed rank never
     threads = default_threads(base, extra, size)
     if threads is not None:
         env["OMP_NUM_THREADS"] = str(threads)

@@ -7,6 +7,7 @@ never mix. The last line of a stream needs no newline: finish() hands it over.
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import select
 from typing import BinaryIO
@@ -75,7 +76,7 @@ class Stream:
     def feed(self, data: bytes) -> None:
         """Take bytes as they were read."""
         if self.log is not None:
-            self.log.write(data)
+            self._write_log(data)
         if self._tag is None and self._shown:
             self._screen.write(self._which, data)
         head, newline, rest = data.rpartition(b"\n")
@@ -94,6 +95,8 @@ class Stream:
         """The stream has ended: hand over the last line, which may lack its newline."""
         self._emit_rest()
         if self.log is not None:
+            self._write_log(b"")
+        if self.log is not None:
             self.log.close()
             self.log = None
 
@@ -101,6 +104,19 @@ class Stream:
         """The last lines, without their ends."""
         pending = [self._last_drawn(b"".join(self._parts))] if self._parts else []
         return [line[:TAIL_LINE_NBYTES].decode("utf-8", "replace") for line in [*self._tail, *pending]]
+
+    def _write_log(self, data: bytes) -> None:
+        """Write to the log file at once. A full disk ends the log, not the job."""
+        if self.log is None:
+            return
+        try:
+            self.log.write(data)
+            self.log.flush()
+        except OSError as error:
+            log, self.log = self.log, None
+            with contextlib.suppress(OSError):  # closing writes once more what did not fit
+                log.close()
+            self._screen.write(1, f"lwccrun: a log file ends here: {error}\n".encode())
 
     def _emit_rest(self) -> None:
         if self._parts:

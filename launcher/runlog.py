@@ -52,7 +52,7 @@ class RunLog:
             folder, names = f"rank-{rank}", ("stdout.log", "stderr.log")
         path = os.path.join(self._directory, folder)
         os.makedirs(path, exist_ok=True)
-        return tuple(open(os.path.join(path, name), "wb", buffering=0) for name in names)
+        return tuple(open(os.path.join(path, name), "wb") for name in names)
 
     def started(self, env_of_rank_0: Mapping[str, str]) -> None:
         """Write run.json as far as it is known."""

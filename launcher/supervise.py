@@ -183,7 +183,7 @@ class Supervisor:
             if signum == signal.SIGINT:
                 self._say(f"\nlwccrun: interrupting {len(self._alive())} ranks; again to kill now\n")
             self._end_with(_ENDING[signum], signum)
-        else:
+        else:  # a second Ctrl-C, or one while the job is ending anyway
             self._escalation = [(time.monotonic(), signal.SIGKILL)]
 
     def _pause(self) -> None:
@@ -220,13 +220,14 @@ class Supervisor:
 
     def _end_with(self, code: int, first: signal.Signals) -> None:
         """End the job because of something outside the ranks; the first such reason decides the code."""
-        if self._code is None:
-            self._code = code
         self._signal_groups(first)
+        for rank in self._alive():
+            rank.stopped_by_us |= first == signal.SIGTERM
+        if self._code is not None:
+            return  # the escalation is under way: a repeated signal must not postpone it
+        self._code = code
         now = time.monotonic()
         if first == signal.SIGTERM:
-            for rank in self._alive():
-                rank.stopped_by_us = True
             self._escalation = [(now + self._spec.grace, signal.SIGKILL)]
         else:
             self._plan_end(now + self._spec.grace)
@@ -273,7 +274,8 @@ class Supervisor:
             self._end_with(124, signal.SIGTERM)
         elif not self._start_checked and self._spec.start_timeout is not None and elapsed >= self._spec.start_timeout:
             self._start_checked = True
-            started = {int(key.partition("/")[2]) for key in self._store.prefix("started/")}
+            keys = self._store.prefix("started/")
+            started = {r.rank for r in self._ranks if f"started/{r.rank}" in keys}
             if any(r.rank not in started for r in self._alive()):
                 limit, host = self._spec.start_timeout, self._meeting.hostname
                 self._text = report.missing_ranks(self._ranks, started, limit, host)
