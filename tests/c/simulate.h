@@ -18,6 +18,7 @@ typedef struct {
   int backwards;   /* sweep the ranks and apply local steps from the last to the first */
   uint64_t **data; /* [rank]: chunks one after the other */
   uint64_t **snapshot;
+  int *offset;       /* [rank][chunk]: where the chunk begins; stride nchunks + 1 */
   int *round, *done; /* done: [rank][step]; its stride is max_steps */
   int max_steps, mismatch;
 } sim;
@@ -39,9 +40,11 @@ static inline int sim_length(const sim *s, int r, int c) {
 }
 
 static inline uint64_t *sim_chunk(const sim *s, uint64_t **buffers, int r, int c) {
-  uint64_t *at = buffers[r];
-  for (int i = 0; i < c; i++) at += sim_length(s, r, i);
-  return at;
+  return buffers[r] + s->offset[r * (s->nchunks + 1) + c];
+}
+
+static inline int sim_total(const sim *s, int r) {
+  return s->offset[r * (s->nchunks + 1) + s->nchunks];
 }
 
 static inline uint64_t sim_initial(const sim *s, int r, int c, int e) {
@@ -143,12 +146,6 @@ static inline bool sim_fold(sim *s) {
   return true;
 }
 
-static inline int sim_total(const sim *s, int r) {
-  int n = 0;
-  for (int c = 0; c < s->nchunks; c++) n += sim_length(s, r, c);
-  return n;
-}
-
 /* Try the steps of r's round; begin the next one when all have happened. */
 static inline bool sim_turn(sim *s, int r) {
   const lwcc_plan *p = s->plans[r];
@@ -205,7 +202,10 @@ static inline sim_verdict sim_run(const lwcc_plan *const *plans, int size, int c
   s.data = calloc((size_t)size, sizeof *s.data);
   s.snapshot = calloc((size_t)size, sizeof *s.snapshot);
   s.round = calloc((size_t)size, sizeof *s.round);
+  s.offset = calloc((size_t)size * (s.nchunks + 1), sizeof *s.offset);
   for (int r = 0; r < size; r++) {
+    int *offset = s.offset + r * (s.nchunks + 1);
+    for (int c = 0; c < s.nchunks; c++) offset[c + 1] = offset[c] + sim_length(&s, r, c);
     if (plans[r]->nsteps > s.max_steps) s.max_steps = plans[r]->nsteps;
     size_t n = (size_t)sim_total(&s, r) + 1;
     s.data[r] = calloc(n, sizeof **s.data);
@@ -223,6 +223,7 @@ static inline sim_verdict sim_run(const lwcc_plan *const *plans, int size, int c
   }
   free(s.data);
   free(s.snapshot);
+  free(s.offset);
   free(s.round);
   free(s.done);
   return verdict;

@@ -29,7 +29,8 @@ static void refuse(lwcc_plan *p, int status, const char *fmt, ...) {
 }
 
 const char *plan_step_fault(const lwcc_plan *p, const plan_step *s) {
-  bool message = s->kind <= STEP_RECV_REDUCE;
+  bool message = s->kind <= STEP_RECV_REDUCE, local = s->kind == STEP_COPY || s->kind == STEP_REDUCE;
+  if ((local ? s->peer : s->src) != 0) return "a field that the verb does not use is not 0";
   if ((message || s->kind == STEP_FOLD) && (s->peer < 0 || s->peer >= p->size)) return "no such rank";
   if (message && s->peer == p->rank) return "a message to itself";
   if (p->collective == LWCC_BARRIER) {
@@ -38,7 +39,6 @@ const char *plan_step_fault(const lwcc_plan *p, const plan_step *s) {
   }
   if (s->n < 1 || s->chunk < 0 || s->n > p->nchunks || s->chunk > p->nchunks - s->n) return "no such chunk";
   if (!message && s->n != 1) return "takes one chunk";
-  bool local = s->kind == STEP_COPY || s->kind == STEP_REDUCE;
   if (local && (s->src < 0 || s->src >= p->nchunks)) return "no such source chunk";
   if (s->kind == STEP_FOLD && p->collective != LWCC_ALLREDUCE) return "only an allreduce has folds";
   return NULL;
