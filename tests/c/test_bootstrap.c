@@ -2,6 +2,8 @@
 #pragma GCC diagnostic ignored "-Wformat-zero-length" /* of CHECK without a text */
 
 #include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "channel/bootstrap.h"
@@ -227,6 +229,26 @@ static void test_two_nodes_share_within_and_not_across(void) {
   leave(&sc, ranks);
 }
 
+static void test_without_room_for_a_segment_all_use_tcp(void) {
+  struct rlimit before, small;
+  getrlimit(RLIMIT_FSIZE, &before);
+  small = before;
+  small.rlim_cur = 65536;
+  signal(SIGXFSZ, SIG_IGN);
+  setrlimit(RLIMIT_FSIZE, &small);
+  for (int forced = 0; forced < 2; forced++) {
+    scene sc = plain(3);
+    for (int i = 0; i < 3; i++) sc.transport[i] = forced ? "shm" : "auto";
+    play(&sc, ranks);
+    for (int i = 0; i < 3 && !forced; i++)
+      CHECK(ranks[i].code == 0 && node_size(ranks[i].nd) == 1, "%s", ranks[i].text);
+    for (int i = 0; i < 3 && forced; i++)
+      CHECK(ranks[i].code == LWCC_ERR_UNSUPPORTED && strstr(ranks[i].text, "ulimit -f"), "%s", ranks[i].text);
+    leave(&sc, ranks);
+  }
+  setrlimit(RLIMIT_FSIZE, &before);
+}
+
 static void test_a_missing_rank_is_named(void) {
   scene sc = plain(4);
   sc.missing = 2;
@@ -264,6 +286,7 @@ int main(void) {
   test_ranks_of_one_node_share_memory();
   test_tcp_only_shares_nothing();
   test_two_nodes_share_within_and_not_across();
+  test_without_room_for_a_segment_all_use_tcp();
   test_a_missing_rank_is_named();
   test_a_wrong_secret_keeps_a_rank_out();
   return check_report();

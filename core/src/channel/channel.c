@@ -7,75 +7,19 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "channel/frame.h"
 #include "os/clock.h"
 #include "os/mem.h"
 #include "os/status.h"
 
-enum { SMALL = 1024, BUDGET = 512 << 10, CONTROL_MAX = 16 << 20, EVENTS = 64, POLL_EVERY_NS = 20000000 };
+enum { EVENTS = 64, POLL_EVERY_NS = 20000000 };
 static const uint64_t watch_bit = UINT64_C(1) << 63;
-
-typedef struct {
-  uint32_t magic, tag;
-  uint64_t nbytes;
-} frame_header;
-
-typedef struct control_msg {
-  chan_io io; /* first member; buf points to bytes */
-  uint8_t bytes[];
-} control_msg;
-
-typedef struct { /* one direction of one class */
-  chan_io *head, **tail;
-  frame_header header; /* of the message under way */
-  size_t header_done;
-  bool ready; /* sockets: the kernel reported it and no call has blocked since */
-} lane;
-
-typedef struct {
-  transport_link *link; /* NULL at the own rank, and once lost */
-  lane out[LINK_CLASSES], in[LINK_CLASSES];
-  uint8_t *msg; /* the control message that is arriving; room for msg_room bytes */
-  size_t msg_room, msg_done;
-  int failure; /* < 0: noted, with text */
-  bool lost;   /* settled */
-  char text[256];
-} peer_state;
-
-typedef struct {
-  void (*fn)(void *arg);
-  void *arg;
-} watch;
-
-struct channel {
-  int rank, size;
-  uint32_t magic;
-  channel_events events;
-  int epoll_fd, wake_fd;
-  int nsockets; /* live links that need the kernel's report */
-  unsigned turns;
-  uint64_t polled_ns;
-  atomic_bool poll_due; /* relaxed: the engine lock orders it */
-  atomic_int woken;     /* 1: wake_fd is signalled; acq_rel: channel_wake pairs with channel_wait */
-  int failures;         /* noted, not yet settled */
-  watch *watches;
-  size_t nwatches;
-  peer_state peers[];
-};
-
-static void note_failure(channel *ch, int peer, int code, const char *text) {
-  peer_state *p = &ch->peers[peer];
-  if (p->failure) return;
-  p->failure = code;
-  os_copy_text(p->text, sizeof p->text, text);
-  ch->failures++;
-}
 
 static void lane_append(lane *l, chan_io *io) {
   io->next = NULL;
@@ -83,184 +27,10 @@ static void lane_append(lane *l, chan_io *io) {
   l->tail = &io->next;
 }
 
-static void lane_finish_head(lane *l, int status) {
-  chan_io *io = l->head;
-  l->head = io->next;
-  if (!l->head) l->tail = &l->head;
-  l->header_done = 0;
-  io->status = status; /* last: from here on the owner may reuse it */
-}
-
-/* Count n bytes that went over the pipe, header first. */
-static void lane_advance(lane *l, size_t n) {
-  chan_io *io = l->head;
-  size_t h = sizeof l->header - l->header_done;
-  if (h > n) h = n;
-  l->header_done += h;
-  io->done += n - h;
-}
-
-static bool lane_complete(const lane *l) {
-  return l->header_done == sizeof l->header && l->head->done == l->head->nbytes;
-}
-
-/* One call of the transport for the head of the lane; a small message goes with its header. */
-static ssize_t send_part(channel *ch, peer_state *p, int cls, size_t most) {
-  lane *l = &p->out[cls];
-  chan_io *io = l->head;
-  const transport_ops *ops = p->link->ops;
-  if (l->header_done == sizeof l->header) {
-    size_t left = io->nbytes - io->done;
-    return ops->send(p->link, cls, (uint8_t *)io->buf + io->done, left < most ? left : most);
-  }
-  uint8_t block[sizeof l->header + SMALL];
-  size_t n = sizeof l->header;
-  frame_header h = {.magic = ch->magic + (uint32_t)cls, .tag = io->tag, .nbytes = io->nbytes};
-  memcpy(block, &h, sizeof h);
-  if (io->nbytes > 0 && io->nbytes <= SMALL) {
-    memcpy(block + n, io->buf, io->nbytes);
-    n += io->nbytes;
-  }
-  return ops->send(p->link, cls, block + l->header_done, n - l->header_done);
-}
-
-static bool pump_out(channel *ch, int peer, int cls) {
-  peer_state *p = &ch->peers[peer];
-  lane *l = &p->out[cls];
-  size_t moved = 0;
-  while (l->head && !p->failure && l->ready && moved < BUDGET) {
-    ssize_t n = send_part(ch, p, cls, BUDGET - moved);
-    if (n < 0) note_failure(ch, peer, (int)n, os_error());
-    if (n <= 0) {
-      l->ready = p->link->ops->in_memory;
-      break;
-    }
-    moved += (size_t)n;
-    lane_advance(l, (size_t)n);
-    if (!lane_complete(l)) continue;
-    chan_io *io = l->head;
-    lane_finish_head(l, LWCC_OK);
-    if (cls == LINK_CONTROL) free(io);
-  }
-  return moved > 0;
-}
-
-static int check_header(const channel *ch, int peer, int cls, const frame_header *h) {
-  uint32_t magic = ch->magic + (uint32_t)cls;
-  if (h->magic != magic)
-    return os_fail(LWCC_ERR_PROTOCOL, "channel: rank %d sent a frame of mark %08x, expected %08x", peer, h->magic,
-                   magic);
-  if (cls == LINK_CONTROL) {
-    if (h->nbytes <= CONTROL_MAX) return LWCC_OK;
-    return os_fail(LWCC_ERR_PROTOCOL, "channel: rank %d announced a control message of %llu bytes, at most %d expected",
-                   peer, (unsigned long long)h->nbytes, CONTROL_MAX);
-  }
-  const chan_io *io = ch->peers[peer].in[cls].head;
-  if (h->tag == io->tag && h->nbytes == io->nbytes) return LWCC_OK;
-  return os_fail(LWCC_ERR_PROTOCOL, "channel: rank %d sent %llu bytes with tag %u, expected %zu bytes with tag %u",
-                 peer, (unsigned long long)h->nbytes, h->tag, io->nbytes, io->tag);
-}
-
-/* One call of the transport for the receive at the head; a small message is read with its header. */
-static ssize_t recv_part(channel *ch, int peer, int cls, size_t most) {
-  peer_state *p = &ch->peers[peer];
-  lane *l = &p->in[cls];
-  chan_io *io = l->head;
-  const transport_ops *ops = p->link->ops;
-  if (l->header_done == sizeof l->header) {
-    size_t left = io->nbytes - io->done;
-    return ops->recv(p->link, cls, (uint8_t *)io->buf + io->done, left < most ? left : most);
-  }
-  uint8_t block[sizeof l->header + SMALL];
-  size_t missing = sizeof l->header - l->header_done, small = io->nbytes <= SMALL ? io->nbytes : 0;
-  ssize_t n = ops->recv(p->link, cls, block, missing + small);
-  if (n <= 0) return n;
-  size_t h = (size_t)n < missing ? (size_t)n : missing;
-  memcpy((uint8_t *)&l->header + l->header_done, block, h);
-  if (h < missing) return n;
-  TRY(check_header(ch, peer, cls, &l->header));
-  if ((size_t)n > missing) memcpy(io->buf, block + missing, (size_t)n - missing);
-  return n;
-}
-
-static bool pump_data(channel *ch, int peer, int cls) {
-  peer_state *p = &ch->peers[peer];
-  lane *l = &p->in[cls];
-  size_t moved = 0;
-  while (l->head && l->ready && moved < BUDGET) {
-    ssize_t n = recv_part(ch, peer, cls, BUDGET - moved);
-    if (n < 0) note_failure(ch, peer, (int)n, os_error());
-    if (n <= 0) {
-      l->ready = n == 0 && p->link->ops->in_memory;
-      break;
-    }
-    moved += (size_t)n;
-    lane_advance(l, (size_t)n);
-    if (lane_complete(l)) lane_finish_head(l, LWCC_OK);
-  }
-  return moved > 0;
-}
-
-static int control_room(peer_state *p, size_t nbytes) {
-  if (nbytes <= p->msg_room) return LWCC_OK;
-  uint8_t *bigger = realloc(p->msg, nbytes);
-  if (!bigger) return os_fail(LWCC_ERR_SYSTEM, "channel: no memory for a control message of %zu bytes", nbytes);
-  p->msg = bigger;
-  p->msg_room = nbytes;
-  return LWCC_OK;
-}
-
-/* One call of the transport for the control message that is arriving. */
-static ssize_t control_part(channel *ch, int peer) {
-  peer_state *p = &ch->peers[peer];
-  lane *l = &p->in[LINK_CONTROL];
-  const transport_ops *ops = p->link->ops;
-  if (l->header_done == sizeof l->header) {
-    ssize_t n = ops->recv(p->link, LINK_CONTROL, p->msg + p->msg_done, (size_t)l->header.nbytes - p->msg_done);
-    if (n > 0) p->msg_done += (size_t)n;
-    return n;
-  }
-  uint8_t *at = (uint8_t *)&l->header + l->header_done;
-  ssize_t n = ops->recv(p->link, LINK_CONTROL, at, sizeof l->header - l->header_done);
-  if (n <= 0) return n;
-  l->header_done += (size_t)n;
-  if (l->header_done < sizeof l->header) return n;
-  TRY(check_header(ch, peer, LINK_CONTROL, &l->header));
-  TRY(control_room(p, (size_t)l->header.nbytes));
-  p->msg_done = 0;
-  return n;
-}
-
-static bool pump_control(channel *ch, int peer) {
-  peer_state *p = &ch->peers[peer];
-  lane *l = &p->in[LINK_CONTROL];
-  bool moved = false;
-  for (int calls = 0; calls < 64 && l->ready; calls++) {
-    ssize_t n = control_part(ch, peer);
-    if (n < 0) note_failure(ch, peer, (int)n, os_error());
-    if (n <= 0) {
-      l->ready = n == 0 && p->link->ops->in_memory;
-      break;
-    }
-    moved = true;
-    if (l->header_done < sizeof l->header || p->msg_done < l->header.nbytes) continue;
-    l->header_done = 0;
-    ch->events.on_control(ch->events.arg, peer, p->msg, (size_t)l->header.nbytes);
-  }
-  return moved;
-}
-
-static bool pump_in(channel *ch, int peer) {
-  bool moved = pump_control(ch, peer);
-  for (int c = LINK_NAMED; c < LINK_CLASSES; c++)
-    if (ch->peers[peer].in[c].head) moved |= pump_data(ch, peer, c);
-  return moved;
-}
-
 static void fail_lane(lane *l, int status, bool owned) {
   while (l->head) {
     chan_io *io = l->head;
-    lane_finish_head(l, status);
+    frame_finish_head(l, status);
     if (owned) free(io);
   }
 }
@@ -285,7 +55,7 @@ static void settle_failures(channel *ch) {
     if (!p->failure || p->lost) continue;
     ch->failures--;
     for (int c = 0; c < LINK_CLASSES; c++) p->in[c].ready = true;
-    for (int rounds = 0; rounds < 64 && p->failure == LWCC_ERR_PEER_LOST && pump_in(ch, i); rounds++) continue;
+    for (int rounds = 0; rounds < 64 && p->failure == LWCC_ERR_PEER_LOST && frame_pump_in(ch, i); rounds++) continue;
     p->lost = true;
     drop_link(ch, p, p->failure);
     ch->events.on_lost(ch->events.arg, i, p->failure, p->text);
@@ -303,7 +73,7 @@ static void take_event(channel *ch, const struct epoll_event *e) {
   if (!p->link) return; /* settled in this very turn */
   p->in[cls].ready = p->out[cls].ready = true;
   int code = p->link->ops->check(p->link);
-  if (code < 0) note_failure(ch, peer, code, os_error());
+  if (code < 0) frame_note_failure(ch, peer, code, os_error());
 }
 
 /* Ask the kernel, if it is time: on every turn with sockets, else now and then, for dead peers. */
@@ -327,9 +97,9 @@ int channel_progress(channel *ch) {
   for (int i = 0; i < ch->size; i++) {
     peer_state *p = &ch->peers[i];
     if (!p->link || p->failure) continue;
-    bool here = pump_in(ch, i);
+    bool here = frame_pump_in(ch, i);
     for (int c = 0; c < LINK_CLASSES; c++)
-      if (p->out[c].head) here |= pump_out(ch, i, c);
+      if (p->out[c].head) here |= frame_pump_out(ch, i, c);
     if (here) p->link->ops->flush(p->link);
     moved |= here;
   }
@@ -348,7 +118,7 @@ static void post(channel *ch, int peer, int cls, chan_io *io, bool sending) {
   if (p->lost) return;
   bool first = !l->head;
   lane_append(l, io);
-  if (sending && first && pump_out(ch, peer, cls)) p->link->ops->flush(p->link);
+  if (sending && first && frame_pump_out(ch, peer, cls)) p->link->ops->flush(p->link);
 }
 
 void channel_send(channel *ch, int peer, int cls, chan_io *io) {

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <math.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -44,8 +43,8 @@ static bool parse_number(const env_row *row, const char *text, double *out) {
     x = ldexp(x, 10 * (int)(s - suffixes + 1));
     end += strcasecmp(end + 1, "iB") == 0 ? 3 : strcasecmp(end + 1, "B") == 0 ? 2 : 1;
   }
-  double least = 0, most = 0;
-  if (*end || sscanf(row->allowed, "%lf..%lf", &least, &most) != 2) return false;
+  double least = strtod(row->allowed, NULL), most = strtod(strstr(row->allowed, "..") + 2, NULL);
+  if (*end) return false;
   if (row->type != ENV_REAL && x != floor(x)) return false;
   *out = x;
   return x >= least && x <= most;
