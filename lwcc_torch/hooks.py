@@ -58,7 +58,7 @@ class Reducer:
             if shared and (shared != mine or len(shared) != len(other._slots)):
                 _remove(self._handles)
                 raise ValueError(
-                    f"lwcc: {len(shared)} of these parameters belong to another DistributedOptimizer; delete that one first"
+                    f"lwcc: {len(shared)} of these parameters belong to another DistributedOptimizer; delete it first"
                 )
             if shared:
                 other.retired = True
@@ -115,8 +115,8 @@ class Reducer:
         slot.passes += 1
         if slot.passes > wanted or bucket.ticket is not None:
             raise AssertionError(
-                f"lwcc: a gradient of {slot.name} was computed more than backward_passes_per_step={wanted} times before "
-                "step() or synchronize(); raise backward_passes_per_step to accumulate locally"
+                f"lwcc: a gradient of {slot.name} was computed more than backward_passes_per_step={wanted} times "
+                "before step() or synchronize(); raise backward_passes_per_step to accumulate locally"
             )
         dense = slot.deposit(self.options.sparse_as_dense)
         if slot.passes < wanted:
@@ -255,7 +255,8 @@ def _as_sparse(param: torch.Tensor, grad: Optional[torch.Tensor]) -> torch.Tenso
     """Return a gradient as sparse rows; none at all if there is no gradient."""
     if grad is None:
         rows = torch.zeros((0, *param.shape[1:]), dtype=param.dtype)
-        return torch.sparse_coo_tensor(torch.zeros((1, 0), dtype=torch.int64), rows, param.shape)
+        indices = torch.zeros((1, 0), dtype=torch.int64)
+        return torch.sparse_coo_tensor(indices, rows, param.shape, check_invariants=True)
     return grad if grad.is_sparse else grad.detach().to_sparse(1)
 
 
