@@ -40,11 +40,11 @@ class Options(NamedTuple):
 class Slot:
     """One parameter and its place in a bucket."""
 
-    __slots__ = ("_view", "address", "bucket", "dtype", "name", "number", "param", "passes", "position", "sparse")
+    __slots__ = ("_kind", "_view", "address", "bucket", "name", "number", "param", "passes", "position", "sparse")
 
     def __init__(self, param: torch.nn.Parameter, name: str, number: int) -> None:
         self.param, self.name, self.number = param, name, number
-        self.dtype = param.dtype  # when the buckets were formed
+        self._kind = self._look()  # when the buckets were formed
         self.sparse = False  # known to have sparse gradients: no room in the bucket
         self.bucket: Optional[Bucket] = None
         self.position = 0  # of its flags in the bucket
@@ -52,9 +52,16 @@ class Slot:
         self.passes = 0  # backward passes since the last reduction
         self._view: Optional[torch.Tensor] = None
 
+    def _look(self) -> tuple[object, ...]:
+        return self.param.dtype, self.param.shape, self.param.stride()
+
+    def stale(self) -> bool:
+        """Tell whether the parameter has changed since its place was made for it, as `module.to` does."""
+        return self._look() != self._kind
+
     def describe(self) -> str:
         """Return what has to be the same on all ranks."""
-        return f"{self.name} {self.dtype} {tuple(self.param.shape)} strides {memory.dense_strides(self.param)}"
+        return f"{self.name} {self.param.dtype} {tuple(self.param.shape)} strides {memory.dense_strides(self.param)}"
 
     @property
     def nbytes(self) -> int:
@@ -63,10 +70,10 @@ class Slot:
 
     def place(self, bucket: Bucket, position: int, memory_: torch.Tensor) -> None:
         """Take a place in a bucket: the `position`-th pair of flags, and `memory_` for the data."""
-        self.bucket, self.position, self.dtype, self.passes = bucket, position, self.param.dtype, 0
+        self.bucket, self.position, self._kind, self.passes = bucket, position, self._look(), 0
         self._view, self.address = None, 0
         if not self.sparse:
-            self._view = memory_.view(self.dtype).as_strided(self.param.shape, memory.dense_strides(self.param))
+            self._view = memory_.view(self.param.dtype).as_strided(self.param.shape, memory.dense_strides(self.param))
             self.address = self._view.data_ptr()
 
     def leave(self) -> None:

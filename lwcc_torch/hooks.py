@@ -6,6 +6,7 @@ next one. A bucket is submitted when its last gradient arrives, so that it trave
 
 from __future__ import annotations
 
+import hashlib
 import weakref
 from collections.abc import Mapping
 from typing import Any, Callable, Optional
@@ -14,9 +15,11 @@ import torch
 
 import lwcc
 from lwcc import context, errors
-from lwcc_torch import ops
+from lwcc import ops as core
+from lwcc_torch import engine, ops
 from lwcc_torch import tensor as memory
 from lwcc_torch.buckets import Bucket, Options, Slot, divide
+from lwcc_torch.engine import Call
 
 _live: weakref.WeakSet[Reducer] = weakref.WeakSet()
 _ending_known = False
@@ -45,6 +48,7 @@ class Reducer:
         self._buckets: list[Bucket] = []
         self._order: Optional[list[int]] = None  # slot numbers as gradients appeared on the first rank, once agreed
         self._arrived: list[int] = []  # the same on this rank, in the first round
+        self._announced: Optional[list[core.Ticket]] = None  # the exchange of these
         self._handles: list[Any] = []
         self._adopt_new()
         self._take_over()
@@ -58,7 +62,7 @@ class Reducer:
             if shared and (shared != mine or len(shared) != len(other._slots)):
                 _remove(self._handles)
                 raise ValueError(
-                    f"lwcc: {len(shared)} of these parameters belong to another DistributedOptimizer; delete that one first"
+                    f"lwcc: {len(shared)} of these parameters belong to another DistributedOptimizer; delete it first"
                 )
             if shared:
                 other.retired = True
@@ -102,7 +106,7 @@ class Reducer:
         """Begin a round; new parameters and new element types (`model.to`) lead to new buckets."""
         self.round_open = True
         changed = self._adopt_new()
-        if changed or not self._buckets or any(s.param.dtype is not s.dtype for s in self._slots.values()):
+        if changed or not self._buckets or any(slot.stale() for slot in self._slots.values()):
             self._form()
 
     def gradient_ready(self, slot: Slot) -> None:
@@ -115,14 +119,16 @@ class Reducer:
         slot.passes += 1
         if slot.passes > wanted or bucket.ticket is not None:
             raise AssertionError(
-                f"lwcc: a gradient of {slot.name} was computed more than backward_passes_per_step={wanted} times before "
-                "step() or synchronize(); raise backward_passes_per_step to accumulate locally"
+                f"lwcc: a gradient of {slot.name} was computed more than backward_passes_per_step={wanted} times "
+                "before step() or synchronize(); raise backward_passes_per_step to accumulate locally"
             )
         dense = slot.deposit(self.options.sparse_as_dense)
         if slot.passes < wanted:
             return
         if self._order is None:
             self._arrived.append(slot.number)
+            if len(self._arrived) == len(self._slots):
+                self._announce()
         if not dense:
             bucket.apart.append(slot)
         bucket.left -= 1
@@ -138,7 +144,7 @@ class Reducer:
         """Drop a round of which nothing is in flight: its gradients are about to be cleared."""
         for bucket in self._buckets:
             bucket.reopen()
-        self.round_open = False
+        self._arrived, self.round_open = [], False
 
     def synchronize(self) -> None:
         """Submit what is left, wait for all, put every gradient in its final state.
@@ -155,20 +161,23 @@ class Reducer:
             if fresh:
                 self._form(fresh)
         failures: list[Exception] = []
-        agreed = self._order is not None or _attempt(self._agree, failures)
+        first = self._order is None
+        if first and self._announced is None:
+            _attempt(self._announce, failures)
         for bucket in self._buckets:
             if bucket.ticket is None:
                 _attempt(lambda b=bucket: self._complete(b), failures)  # type: ignore[misc]
+        if first and self._announced is not None:
+            _attempt(self._agree, failures)
         reduced = [b for b in self._buckets if b.ticket is not None and _attempt(b.finish, failures)]
         if not failures:
-            _attempt(lambda: self._settle(reduced), failures)
+            _attempt(lambda: self._settle(reduced, first), failures)
         self.forget()
+        self._announced = None
         if failures:
-            if not agreed:
-                self._order, self._arrived = None, []
+            self._order = None if first else self._order
             raise failures[0]
-        if self._arrived:
-            self._arrived = []
+        if first:
             self._form()
 
     def _complete(self, bucket: Bucket) -> None:
@@ -181,7 +190,7 @@ class Reducer:
                 bucket.apart.append(slot)
         bucket.submit()
 
-    def _settle(self, buckets: list[Bucket]) -> None:
+    def _settle(self, buckets: list[Bucket], first: bool) -> None:
         """Set the gradients that this rank had not, and reduce the sparse ones, which all ranks now know of."""
         waits: list[tuple[Slot, Callable[[], torch.Tensor]]] = []
         for bucket in buckets:
@@ -198,36 +207,47 @@ class Reducer:
                     waits.append((slot, self._start_sparse(own, name)))
         for slot, wait in waits:
             slot.param.grad = wait()
-            slot.sparse = slot.sparse or bool(self._arrived)  # the buckets are formed anew after the first round
+            slot.sparse = slot.sparse or first  # the buckets are formed anew after the first round
 
     def _start_sparse(self, own: torch.Tensor, name: str) -> Callable[[], torch.Tensor]:
         return ops.sparse_allreduce_async(own, name, self.options.op, self.options.process_set)
 
+    def _announce(self) -> None:
+        """Send the order in which gradients appeared here, led by a digest of the parameters. Does not block."""
+        text = "\n".join(slot.describe() for slot in self._slots.values())
+        digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")
+        call = Call(core.ALLGATHER, f"{self.name}.order", process_set=self.options.process_set)
+        self._announced = engine.start([call], [torch.tensor([digest, *self._arrived])])
+
     def _agree(self) -> None:
         """Take over the first rank's order of arrival, and make sure that the ranks mean the same parameters."""
-        o = self.options
-        root = ((o.process_set.ranks if o.process_set is not None else None) or [0])[0]
+        assert self._announced is not None
+        done = engine.finish(self._announced)[0]
+        everybody = [part.tolist() for part in done.output.split(done.splits)]
+        if len({digest for digest, *_ in everybody}) > 1:
+            raise errors.Mismatch(f"{self.name}: the ranks' optimizers differ: {self._difference()}")
+        self._order = everybody[0][1:]
+
+    def _difference(self) -> str:
+        """Return in words where the ranks' parameters differ; collective."""
+        ranks = self.options.process_set
+        root = ((ranks.ranks if ranks is not None else None) or [0])[0]
         mine = [slot.describe() for slot in self._slots.values()]
-        order, expected = lwcc.broadcast_object(
-            (self._arrived, mine), root, name=f"{self.name}.order", process_set=o.process_set
-        )
-        differences = [pair for pair in zip(mine, expected) if pair[0] != pair[1]]
+        expected = lwcc.broadcast_object(mine, root, name=f"{self.name}.layout", process_set=ranks)
         text = ""
         if len(mine) != len(expected):
             text = f"rank {context.rank()}: {len(mine)} parameters here, {len(expected)} on rank {root}"
-        elif differences:
-            text = f"rank {context.rank()}: {differences[0][0]} here, {differences[0][1]} on rank {root}"
-        texts = lwcc.allgather_object(text, name=f"{self.name}.layout", process_set=o.process_set)
-        if any(texts):
-            raise errors.Mismatch(f"{self.name}: the ranks' optimizers differ: {next(filter(None, texts))}")
-        self._order = order
-        self._arrived = self._arrived or [0]  # even without gradients here, form anew when the others do
+        elif mine != expected:
+            here, there = next(pair for pair in zip(mine, expected) if pair[0] != pair[1])
+            text = f"rank {context.rank()}: {here} here, {there} on rank {root}"
+        texts = lwcc.allgather_object(text, name=f"{self.name}.difference", process_set=ranks)
+        return next(filter(None, texts), "")
 
     def release(self) -> None:
         """Give the registered memory back: the job ends. The next gradient forms new buckets."""
         for slot in self._slots.values():
             slot.leave()
-        self._buckets, self._order, self._arrived, self.round_open = [], None, [], False
+        self._buckets, self._order, self._arrived, self._announced, self.round_open = [], None, [], None, False
 
 
 def _hook(reference: weakref.ref[Reducer], slot: Slot) -> Callable[[torch.Tensor], None]:
@@ -255,7 +275,8 @@ def _as_sparse(param: torch.Tensor, grad: Optional[torch.Tensor]) -> torch.Tenso
     """Return a gradient as sparse rows; none at all if there is no gradient."""
     if grad is None:
         rows = torch.zeros((0, *param.shape[1:]), dtype=param.dtype)
-        return torch.sparse_coo_tensor(torch.zeros((1, 0), dtype=torch.int64), rows, param.shape)
+        indices = torch.zeros((1, 0), dtype=torch.int64)
+        return torch.sparse_coo_tensor(indices, rows, param.shape, check_invariants=True)
     return grad if grad.is_sparse else grad.detach().to_sparse(1)
 
 

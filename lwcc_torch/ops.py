@@ -24,6 +24,7 @@ import torch
 from lwcc import ops as core
 from lwcc.ops import Op
 from lwcc_torch import autograd, engine
+from lwcc_torch import tensor as memory
 from lwcc_torch.compression import Compression, Compressor
 from lwcc_torch.engine import Call
 
@@ -80,6 +81,8 @@ def _group(call: Call, name: Optional[str], count: Optional[int]) -> list[Call]:
 
 def _reduced(call: Call, calls: list[Call], tensors: Tensors, compression: type[Compressor]) -> list[torch.Tensor]:
     """Run reductions; with compression the averaging comes last, in the precision of the caller's tensor."""
+    for tensor in tensors:
+        memory.check(tensor, call.title)
     packed = [compression.compress(tensor) for tensor in tensors]
     factor = call.postscale / (engine.members(call.process_set) if call.op == Op.AVERAGE else 1)
     summing = Op.SUM if call.op == Op.AVERAGE else call.op
@@ -349,6 +352,7 @@ def sparse_allreduce_async(
 
     def wait() -> torch.Tensor:
         indices, values = (d.output for d in engine.finish(tickets))
-        return torch.sparse_coo_tensor(indices.t(), values / factor if factor > 1 else values, own.shape).coalesce()
+        values = values / factor if factor > 1 else values
+        return torch.sparse_coo_tensor(indices.t(), values, own.shape, check_invariants=True).coalesce()
 
     return wait

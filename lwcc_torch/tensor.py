@@ -60,8 +60,8 @@ def target(tensor: torch.Tensor, what: str) -> torch.Tensor:
     check(tensor, what)
     if not tensor.is_contiguous():
         raise ValueError(
-            f"lwcc: {what} works in place, so it needs a contiguous tensor; this one has shape {tuple(tensor.shape)} and "
-            f"strides {tensor.stride()}: use the form without underscore, or tensor.contiguous()"
+            f"lwcc: {what} works in place, so it needs a contiguous tensor; this one has shape {tuple(tensor.shape)} "
+            f"and strides {tensor.stride()}: use the form without underscore, or tensor.contiguous()"
         )
     return _real(tensor.detach())
 
@@ -81,7 +81,7 @@ def region(tensor: torch.Tensor) -> Region:
 
 
 def adopt(buffer: Any, like: torch.Tensor, first_dim: int) -> torch.Tensor:
-    """Return the memory of `buffer` as a tensor of `first_dim` rows, else shaped and typed as the real tensor `like`."""
+    """Return the memory of `buffer` as a tensor of `first_dim` rows, else of shape and type of `like`."""
     shape = (first_dim, *like.shape[1:])
     if math.prod(shape) == 0:
         return torch.empty(shape, dtype=like.dtype)
