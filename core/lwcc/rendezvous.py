@@ -131,7 +131,9 @@ class _TorchStore:
     def __init__(self, place: Place, timeout: float) -> None:
         distributed: Any = importlib.import_module("torch.distributed")
         limit = timedelta(seconds=timeout)
-        self._store: Any = distributed.TCPStore(place.host, place.port, place.size, False, limit, wait_for_workers=False)
+        self._store: Any = distributed.TCPStore(
+            place.host, place.port, place.size, False, limit, wait_for_workers=False
+        )
 
     def set(self, key: str, value: bytes) -> None:
         self._store.set(key, value.hex())
