@@ -2,6 +2,7 @@
 #include "exec/shm_area.h"
 #include "os/status.h"
 
+enum { SWAP_ANYWAY = 1 << 10 }; /* two ranks with a core each: below, one wait of swap beats the two of fold */
 enum { CLAIM_BYTES = 16 << 10, CLAIM_BYTES_MANY = 64 << 10, MANY_RANKS = 8 };
 
 /* The same on every rank: nothing but the arguments that ranks share, p and cores. */
@@ -13,6 +14,11 @@ static shm_kernel staged_kernel(const shm_team *t, const coll_args *a, size_t wi
   if (t->p == 2 && nbytes <= SHM_SWAP_REDUCE) return SHM_SWAP;
   if (t->crowded && nbytes <= (t->p >= MANY_RANKS ? CLAIM_BYTES_MANY : CLAIM_BYTES)) return SHM_CLAIM;
   return SHM_OWN;
+}
+
+/* Whether registered buffers are worth a fold. */
+static bool fold_pays(const shm_team *t, const coll_args *a, size_t width) {
+  return a->collective == LWCC_ALLREDUCE && (t->p != 2 || t->crowded || a->count > SWAP_ANYWAY / width);
 }
 
 static bool reduces(const coll_args *a) {
@@ -49,7 +55,7 @@ shm_call *shm_start(shm_team *t, const coll_args *a) {
   c->stage = 0;
   if (reduces(a)) prepare_reduction(c);
   if (c->staged != SHM_MOVE) t->call++;
-  if (a->collective == LWCC_ALLREDUCE && t->reach.find && !c->prescale && shm_fold_begin(c)) return c;
+  if (t->reach.find && fold_pays(t, a, c->width) && !c->prescale && shm_fold_begin(c)) return c;
   begin_staged(c);
   return c;
 }
@@ -70,6 +76,7 @@ int shm_step(shm_call *c, bool *progress_out) {
 
 const char *shm_kernel_name(const shm_team *t, const coll_args *a, bool registered) {
   static const char *const names[] = {"swap", "own", "claim", "fold", "move"};
-  if (registered && a->collective == LWCC_ALLREDUCE) return names[SHM_FOLD];
-  return names[staged_kernel(t, a, coll_dtype_bytes(a->dtype))];
+  size_t width = coll_dtype_bytes(a->dtype);
+  if (registered && fold_pays(t, a, width)) return names[SHM_FOLD];
+  return names[staged_kernel(t, a, width)];
 }

@@ -63,26 +63,6 @@ static void begin_tiles(shm_call *c) {
   c->stage = FOLD_TILES;
 }
 
-static int agree(shm_call *c) {
-  shm_team *t = c->team;
-  uint32_t base = 4 * t->call;
-  for (; c->seen < t->p; c->seen++) {
-    uint32_t s = shm_state(t, c->seen);
-    if (!shm_reached(s, base)) return SHM_IDLE;
-    if (s == base + SHM_STAGED) {
-      shm_fall_back(c);
-      return SHM_MOVED;
-    }
-  }
-  TRY(map_all(c));
-  if (t->crowded) {
-    begin_tiles(c);
-  } else {
-    begin_slices(c);
-  }
-  return SHM_MOVED;
-}
-
 static void fold_at(shm_call *c, size_t first, size_t n) {
   shm_team *t = c->team;
   for (int r = 0; r < t->p; r++) {
@@ -101,6 +81,27 @@ static int slice(shm_call *c) {
   c->stage = FOLD_WAIT;
   c->seen = 0;
   return SHM_MOVED;
+}
+
+static int agree(shm_call *c) {
+  shm_team *t = c->team;
+  uint32_t base = 4 * t->call;
+  for (; c->seen < t->p; c->seen++) {
+    if (c->seen == t->me) continue; /* others poll my line: a needless look costs a transfer */
+    uint32_t s = shm_state(t, c->seen);
+    if (!shm_reached(s, base)) return SHM_IDLE;
+    if (s == base + SHM_STAGED) {
+      shm_fall_back(c);
+      return SHM_MOVED;
+    }
+  }
+  TRY(map_all(c));
+  if (t->crowded) {
+    begin_tiles(c);
+    return SHM_MOVED;
+  }
+  begin_slices(c);
+  return slice(c);
 }
 
 static int tile(shm_call *c) {
@@ -136,6 +137,6 @@ int shm_fold_step(shm_call *c) {
       break;
   }
   for (; c->seen < t->p; c->seen++)
-    if (!shm_reached(shm_state(t, c->seen), 4 * t->call + SHM_FOLDED)) return SHM_IDLE;
+    if (c->seen != t->me && !shm_reached(shm_state(t, c->seen), 4 * t->call + SHM_FOLDED)) return SHM_IDLE;
   return SHM_DONE;
 }
