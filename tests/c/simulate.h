@@ -20,6 +20,7 @@ typedef struct {
   uint64_t **snapshot;
   int *offset;       /* [rank][chunk]: where the chunk begins; stride nchunks + 1 */
   int *round, *done; /* done: [rank][step]; its stride is max_steps */
+  int *cursor;       /* [rank][peer][receives, sends] */
   int max_steps, mismatch;
 } sim;
 
@@ -69,13 +70,15 @@ static inline int sim_end(const sim *s, int r) {
   return s->round[r] < s->plans[r]->nrounds ? s->plans[r]->round_end[s->round[r]] : s->plans[r]->nsteps;
 }
 
-/* The first step of r's round that has not happened, is a send (or a receive) and has this peer; -1: none. */
+/* The first step of r's round that has not happened, is a send (or a receive) and has this peer; -1: none. The cursor
+ * stands behind the pair's steps that have happened. */
 static inline int sim_pending(const sim *s, int r, bool send, int peer) {
   if (s->round[r] >= s->plans[r]->nrounds) return -1;
-  for (int i = sim_begin(s, r); i < sim_end(s, r); i++) {
-    const plan_step *st = &s->plans[r]->steps[i];
+  int *cursor = &s->cursor[(r * s->size + peer) * 2 + send], end = sim_end(s, r);
+  for (; *cursor < end; ++*cursor) {
+    const plan_step *st = &s->plans[r]->steps[*cursor];
     bool fits = send ? st->kind == STEP_SEND : st->kind == STEP_RECV_COPY || st->kind == STEP_RECV_REDUCE;
-    if (fits && st->peer == peer && !s->done[r * s->max_steps + i]) return i;
+    if (fits && st->peer == peer && !s->done[r * s->max_steps + *cursor]) return *cursor;
   }
   return -1;
 }
@@ -202,6 +205,7 @@ static inline sim_verdict sim_run(const lwcc_plan *const *plans, int size, int c
   s.data = calloc((size_t)size, sizeof *s.data);
   s.snapshot = calloc((size_t)size, sizeof *s.snapshot);
   s.round = calloc((size_t)size, sizeof *s.round);
+  s.cursor = calloc((size_t)size * size * 2, sizeof *s.cursor);
   s.offset = calloc((size_t)size * (s.nchunks + 1), sizeof *s.offset);
   for (int r = 0; r < size; r++) {
     int *offset = s.offset + r * (s.nchunks + 1);
@@ -224,6 +228,7 @@ static inline sim_verdict sim_run(const lwcc_plan *const *plans, int size, int c
   free(s.data);
   free(s.snapshot);
   free(s.offset);
+  free(s.cursor);
   free(s.round);
   free(s.done);
   return verdict;
