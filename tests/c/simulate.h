@@ -85,7 +85,8 @@ static inline int sim_pending(const sim *s, int r, bool send, int peer) {
 }
 
 /* One chunk of a message, as a receiver that trusts only lengths would take it. */
-static inline void sim_deliver(sim *s, int from, int to, const plan_step *in, int out_chunk, int in_chunk) {
+static inline void sim_deliver(sim *s, const plan_step *out, const plan_step *in, int index) {
+  int from = in->peer, to = out->peer, out_chunk = out->chunk + index, in_chunk = in->chunk + index;
   bool exchange = s->collective == LWCC_ALLTOALL;
   int n = exchange ? sim_length(s, out_chunk, from) : sim_length(s, from, out_chunk);
   if (n != sim_length(s, to, in_chunk)) {
@@ -106,7 +107,7 @@ static inline bool sim_message(sim *s, int from, int i) {
   if (j < 0 || sim_pending(s, from, true, to) != i) return false;
   const plan_step *in = &s->plans[to]->steps[j];
   if (in->n != out->n) s->mismatch = 1;
-  for (int c = 0; c < out->n && !s->mismatch; c++) sim_deliver(s, from, to, in, out->chunk + c, in->chunk + c);
+  for (int c = 0; c < out->n && !s->mismatch; c++) sim_deliver(s, out, in, c);
   s->done[from * s->max_steps + i] = s->done[to * s->max_steps + j] = 1;
   return true;
 }
