@@ -195,7 +195,8 @@ static bool added_local_step(world *w, int r) {
   lwcc_plan *p = w->plans[r];
   if (p->nsteps == 0 || p->collective == LWCC_BARRIER) return false;
   step_kind kind = below(2) ? STEP_COPY : STEP_REDUCE;
-  insert_round(p, below(p->nsteps), (plan_step){kind, 0, below(p->nchunks), 1, below(p->nchunks)});
+  int at = below(p->nsteps), dst = below(p->nchunks), src = below(p->nchunks);
+  insert_round(p, at, (plan_step){kind, 0, dst, 1, src});
   return true;
 }
 

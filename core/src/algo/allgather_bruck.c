@@ -3,9 +3,9 @@
  * Rounds ceil(log2 p); sends (p-1)/p n (n: all blocks together); any p. Source: Bruck et al. 1997, Traff 2024. */
 #include "lwcc/plan.h"
 
-static int distance(int size, int k) {
-  return (int)((size - 1LL) >> k) + 1;
-} /* ceil(size / 2^k) */
+static int distance(int size, int k) { /* ceil(size / 2^k) */
+  return ((size - 1) >> k) + 1;
+}
 
 static void build(lwcc_plan *p, int me, int size) {
   int k = 0;

@@ -5,9 +5,9 @@
  * Source: J. L. Traff, optimal reduce-scatter and allreduce on circulant graphs, 2024. */
 #include "lwcc/plan.h"
 
-static int distance(int size, int k) {
-  return (int)((size - 1LL) >> k) + 1;
-} /* ceil(size / 2^k) */
+static int distance(int size, int k) { /* ceil(size / 2^k) */
+  return ((size - 1) >> k) + 1;
+}
 
 static void build(lwcc_plan *p, int me, int size) {
   int k = 0;

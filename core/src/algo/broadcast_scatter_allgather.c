@@ -3,9 +3,9 @@
  * (Barnett et al. 1994), the gather being circulant (Traff 2024; see allreduce_circulant). */
 #include "lwcc/plan.h"
 
-static int distance(int size, int k) {
-  return (int)((size - 1LL) >> k) + 1;
-} /* ceil(size / 2^k) */
+static int distance(int size, int k) { /* ceil(size / 2^k) */
+  return ((size - 1) >> k) + 1;
+}
 
 static int least(int a, int b) {
   return a < b ? a : b;

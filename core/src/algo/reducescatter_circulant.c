@@ -2,9 +2,9 @@
  * Rounds ceil(log2 p); sends and reduces (p-1)/p n; any p; commutative ops. Source: J. L. Traff 2024. */
 #include "lwcc/plan.h"
 
-static int distance(int size, int k) {
-  return (int)((size - 1LL) >> k) + 1;
-} /* ceil(size / 2^k) */
+static int distance(int size, int k) { /* ceil(size / 2^k) */
+  return ((size - 1) >> k) + 1;
+}
 
 static void build(lwcc_plan *p, int me, int size) {
   for (int k = 0; distance(size, k) > 1; k++) {
