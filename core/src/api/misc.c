@@ -52,7 +52,7 @@ void lwcc_free_output(void *output) {
   free(output);
 }
 
-/* Without peers on the node, registered memory is plain memory. */
+/* Without a node, registered memory is plain memory. */
 static void *plain(size_t nbytes) {
   void *p = NULL;
   size_t rounded;
@@ -67,7 +67,7 @@ static void *plain(size_t nbytes) {
 void *lwcc_alloc(size_t nbytes) {
   engine *e = ctx_engine();
   if (!e) return NULL;
-  if (!e->nd || node_size(e->nd) < 2) return plain(nbytes);
+  if (!e->nd) return plain(nbytes);
   engine_lock(e);
   void *p = ctx_alive(e) < 0 ? NULL : node_alloc(e->nd, nbytes ? nbytes : 1, engine_drive_progress, e);
   engine_unlock(e);
@@ -78,7 +78,7 @@ int32_t lwcc_is_registered(const void *p, size_t nbytes) {
   engine *e = ctx_engine();
   uint32_t region;
   uint64_t offset;
-  return e && e->nd && node_size(e->nd) > 1 && node_find(e->nd, p, nbytes, &region, &offset);
+  return e && e->nd && node_find(e->nd, p, nbytes, &region, &offset);
 }
 
 void lwcc_free(void *p) {

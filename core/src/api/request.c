@@ -86,11 +86,7 @@ static int check_splits(const lwcc_request *a, const pset *ps) {
   return LWCC_OK;
 }
 
-static int check_place(const lwcc_request *a, const engine *e, pset *ps) {
-  int left = atomic_load(&ps->left);
-  if (left >= 0)
-    return os_fail(LWCC_ERR_SHUTDOWN, "\"%s\": rank %d has left (lwcc shutdown) and takes part in nothing any more",
-                   a->name, left);
+static int check_place(const lwcc_request *a, const engine *e, const pset *ps) {
   if (a->collective == LWCC_BROADCAST && pset_index(ps, a->root) < 0)
     return os_fail(LWCC_ERR_INVALID, "\"%s\": root rank %d is no member of process set %d (%d ranks of %d)", a->name,
                    a->root, ps->id, ps->size, e->size);

@@ -49,6 +49,6 @@ void channel_prepare_sleep(channel *ch);
 void channel_wait(channel *ch, int64_t timeout_ns);
 void channel_woken(channel *ch); /* with the lock, after waking or when a driver takes over: peers need not ring */
 void channel_wake(channel *ch);  /* any thread */
-void channel_ring(channel *ch, int peer); /* end the peer's sleep: memory outside the links changed */
+void channel_ring(channel *ch, int peer);      /* end the peer's sleep: memory outside the links changed */
 int channel_lost(const channel *ch, int peer); /* 1 if lost */
 #endif

@@ -40,9 +40,8 @@ typedef struct engine {
   char failed_text[TEXT_CAP];
   uint64_t stall_at_ns; /* next look at what is stalled; 0: not needed */
   unsigned turns;
-  bool *has_left;       /* owned: [size]: said BYE */
-  atomic_bool any_left; /* seq_cst: a hint for raw calls */
-  uint64_t left_ns;     /* when the first peer left in good order; 0: none has. Guarded by lock */
+  bool *has_left;   /* owned: [size]: said BYE */
+  uint64_t left_ns; /* when the first peer left in good order; 0: none has. Guarded by lock */
   uint64_t busy_since_ns;
   int running;                           /* lanes with a running operation */
   lwcc_stats stats;                      /* guarded by lock, except waited_ns and raw_calls */

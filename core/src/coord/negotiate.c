@@ -97,6 +97,17 @@ void coordinator_reset(coordinator *co) {
   co->ready_tail = &co->ready;
 }
 
+void coordinator_leave(coordinator *co, const char *text) {
+  os_copy_text(co->left, sizeof co->left, text);
+  names_each(&co->groups, free_group, co);
+  co->ready = NULL;
+  co->ready_tail = &co->ready;
+  for (tally *t = co->oldest, *next; t; t = next) {
+    next = t->newer;
+    if (t->since_ns) tally_fail(co, t, LWCC_ERR_SHUTDOWN, text);
+  }
+}
+
 bytes *coordinator_log(coordinator *co) {
   return &co->log;
 }
@@ -267,6 +278,10 @@ static int mark(coordinator *co, tally *t, int from, int kind) {
   t->nasked++;
   os_copy_text(co->last[from].name, sizeof co->last[from].name, t->name);
   co->last[from].at_ns = now;
+  if (co->left[0]) {
+    tally_fail(co, t, LWCC_ERR_SHUTDOWN, co->left);
+    return LWCC_OK;
+  }
   return t->nasked == co->ps->size ? decide(co, t) : LWCC_OK;
 }
 

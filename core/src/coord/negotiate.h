@@ -36,6 +36,8 @@ bytes *coordinator_log(coordinator *co);
 /* Report what has been pending too long, fail what is past the limit. Returns when to look again (0: nothing pending).
  */
 uint64_t coordinator_stall(coordinator *co, uint64_t now_ns);
+/* A member has left in good order: what is pending fails on every rank, and so does all that is asked from now on. */
+void coordinator_leave(coordinator *co, const char *text);
 /* Forget everything that is being counted (all requests of the set have failed). */
 void coordinator_reset(coordinator *co);
 #endif

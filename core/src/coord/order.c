@@ -25,15 +25,32 @@ static void announce(engine *e, pset *ps, request *r) {
   e->stats.negotiated++;
 }
 
+static void fail_set(engine *e, pset *ps, const char *text) {
+  for (size_t i = 0; ps->by_name.slots && i <= ps->by_name.mask; i++)
+    for (name_node *n = ps->by_name.slots[i]; n; n = n->next) OWNER(cached, by_name, n)->pending = NULL;
+  ps->out.n = 0;
+  e->stats.failed += queue_fail_all(&e->q, ps->id, true, LWCC_ERR_SHUTDOWN, text);
+}
+
+static void fail_headless(engine *e, pset *ps) {
+  char text[256];
+  snprintf(text, sizeof text, "rank %d has left (lwcc shutdown) and takes part in nothing any more", ps->ranks[0]);
+  fail_set(e, ps, text);
+}
+
 bool order_drain(engine *e) {
   request *r = queue_drain(&e->q);
-  bool any = r != NULL;
+  bool any = r != NULL, headless = false;
   for (request *next; r; r = next) {
     next = r->next;
     r->next = NULL;
     e->stats.requests++;
-    announce(e, engine_set(e, r->set), r);
+    pset *ps = engine_set(e, r->set);
+    announce(e, ps, r);
+    headless |= ps->headless;
   }
+  for (pset *ps = headless ? atomic_load(&e->sets) : NULL; ps; ps = ps->next)
+    if (ps->headless) fail_headless(e, ps);
   return any;
 }
 
@@ -180,22 +197,21 @@ bool order_coordinate(engine *e, pset *ps) {
 
 /* ---- what peers say ---- */
 
-/* A member is gone in good order: what is not running yet can never run. */
+/* A member has left in good order. What was ordered before may still be on its way to us from the coordinator, so the
+ * coordinator decides what fails; only its own leaving is decided here, as its last order came before its BYE. */
 static void leave_set(engine *e, pset *ps, int peer) {
-  char text[TEXT_CAP];
+  char text[256];
   if (atomic_load(&ps->left) < 0) atomic_store(&ps->left, peer);
   snprintf(text, sizeof text, "rank %d has left (lwcc shutdown) and takes part in nothing any more", peer);
-  for (size_t i = 0; ps->by_name.slots && i <= ps->by_name.mask; i++)
-    for (name_node *n = ps->by_name.slots[i]; n; n = n->next) OWNER(cached, by_name, n)->pending = NULL;
-  ps->out.n = 0;
-  if (ps->co) coordinator_reset(ps->co);
-  e->stats.failed += queue_fail_all(&e->q, ps->id, true, LWCC_ERR_SHUTDOWN, text);
+  if (ps->co) coordinator_leave(ps->co, text);
+  if (peer != ps->ranks[0]) return;
+  ps->headless = true;
+  fail_headless(e, ps);
 }
 
 static void take_bye(engine *e, int peer) {
   if (e->left_ns == 0) e->left_ns = clock_ns();
   e->has_left[peer] = true;
-  atomic_store(&e->any_left, true);
   for (pset *ps = atomic_load(&e->sets); ps; ps = ps->next)
     if (pset_index(ps, peer) >= 0) leave_set(e, ps, peer);
 }
@@ -213,7 +229,7 @@ void order_control(engine *e, int peer, const void *msg, size_t nbytes) {
   if (from < 0)
     st = os_fail(LWCC_ERR_PROTOCOL, "message for process set %u", set);
   else if (ps->co)
-    st = atomic_load(&ps->left) >= 0 ? LWCC_OK : coordinator_take(ps->co, from, &r);
+    st = coordinator_take(ps->co, from, &r);
   else
     st = from == 0 ? obey(e, ps, &r) : os_fail(LWCC_ERR_PROTOCOL, "an order that does not come from the coordinator");
   if (st < 0) fail_protocol(e, "negotiation", peer);

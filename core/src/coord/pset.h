@@ -42,6 +42,7 @@ typedef struct pset {
   atomic_int raw_lock; /* a shared-memory raw call runs; acquire and release by its caller */
   uint32_t raw_tag;    /* guarded by the engine lock */
   exec_op *abandoned_raw;
+  bool headless; /* the coordinator has left: every request fails */
   bool raw_busy; /* a wire raw call holds the lane; guarded by the engine lock */
   /* the lane: buckets in log order; the first may be running */
   bucket *lane, **lane_tail;

@@ -46,6 +46,7 @@ struct coordinator {
   int waiting; /* tallies with since_ns */
   bytes log;
   last_ask *last; /* [size] */
+  char left[256]; /* why nothing can run any more; "": it can */
 };
 
 /* negotiate.c */

@@ -45,11 +45,16 @@ const char *reduce_isa(void) {
 
 int reduce_op_index(int op) {
   switch (op) {
-    case LWCC_SUM: return 0;
-    case LWCC_MIN: return 1;
-    case LWCC_MAX: return 2;
-    case LWCC_PRODUCT: return 3;
-    default: return -1;
+    case LWCC_SUM:
+      return 0;
+    case LWCC_MIN:
+      return 1;
+    case LWCC_MAX:
+      return 2;
+    case LWCC_PRODUCT:
+      return 3;
+    default:
+      return -1;
   }
 }
 

@@ -41,8 +41,6 @@ static inline lanes float_to_half(lanes f) {
   return h | sign;
 }
 
-#define f16_load(p)                                      \
-  ((cell){(vec)half_to_float((lanes)LOADED(p) & 0xffffu), \
-          (vec)half_to_float((lanes)LOADED(p) >> 16)})
+#define f16_load(p) ((cell){(vec)half_to_float((lanes)LOADED(p) & 0xffffu), (vec)half_to_float((lanes)LOADED(p) >> 16)})
 #define f16_store(p, x) STORED(p, (vec)(float_to_half((lanes)(x).a) | (float_to_half((lanes)(x).b) << 16)))
 #include "exec/reduce_body.h"

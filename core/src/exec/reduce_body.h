@@ -24,40 +24,40 @@ INLINE vec pick(vec mask, vec p, vec q) {
 }
 
 /* ---- arithmetic: A_sum, A_min, A_max, A_prod and A_scale for each kind of lane ---- */
-#define BINARY(A, OP, EXPR)                       \
-  INLINE vec A##_##OP##_vec(vec x, vec y) {       \
-    A##_vec p = (A##_vec)x, q = (A##_vec)y;       \
-    return (vec)(EXPR);                           \
-  }                                               \
-  INLINE cell A##_##OP(cell x, cell y) {          \
-    x.a = A##_##OP##_vec(x.a, y.a);               \
-    x.b = A##_##OP##_vec(x.b, y.b);               \
-    return x;                                     \
+#define BINARY(A, OP, EXPR)                 \
+  INLINE vec A##_##OP##_vec(vec x, vec y) { \
+    A##_vec p = (A##_vec)x, q = (A##_vec)y; \
+    return (vec)(EXPR);                     \
+  }                                         \
+  INLINE cell A##_##OP(cell x, cell y) {    \
+    x.a = A##_##OP##_vec(x.a, y.a);         \
+    x.b = A##_##OP##_vec(x.b, y.b);         \
+    return x;                               \
   }
 /* U: the lane type in which sums and products wrap. STOP: the lanes of p that keep whatever comes (NaN). */
-#define ARITHMETIC(A, T, U, STOP)                        \
-  typedef VEC(T) A##_vec;                                \
-  typedef VEC(U) A##_wrap;                               \
-  BINARY(A, sum, (A##_wrap)p + (A##_wrap)q)              \
-  BINARY(A, prod, (A##_wrap)p *(A##_wrap)q)              \
+#define ARITHMETIC(A, T, U, STOP)                         \
+  typedef VEC(T) A##_vec;                                 \
+  typedef VEC(U) A##_wrap;                                \
+  BINARY(A, sum, (A##_wrap)p + (A##_wrap)q)               \
+  BINARY(A, prod, (A##_wrap)p *(A##_wrap)q)               \
   BINARY(A, min, pick((vec)(p < q) STOP, (vec)p, (vec)q)) \
   BINARY(A, max, pick((vec)(p > q) STOP, (vec)p, (vec)q))
 
 /* Integers are scaled in double and truncated; what does not fit saturates. */
-#define INTEGER(A, T, U, LOW, HIGH)                                             \
-  ARITHMETIC(A, T, U, )                                                         \
-  INLINE T A##_from_double(double v) {                                          \
-    if (!(v > (double)(LOW))) return (LOW);                                     \
-    return v >= (double)(HIGH) ? (HIGH) : (T)v;                                 \
-  }                                                                             \
-  INLINE cell A##_scale(cell x, double scale) {                                 \
-    T lane[2 * VECTOR / sizeof(T)];                                             \
-    STORED(lane, x.a);                                                          \
-    STORED((char *)lane + VECTOR, x.b);                                         \
+#define INTEGER(A, T, U, LOW, HIGH)                                                                         \
+  ARITHMETIC(A, T, U, )                                                                                     \
+  INLINE T A##_from_double(double v) {                                                                      \
+    if (!(v > (double)(LOW))) return (LOW);                                                                 \
+    return v >= (double)(HIGH) ? (HIGH) : (T)v;                                                             \
+  }                                                                                                         \
+  INLINE cell A##_scale(cell x, double scale) {                                                             \
+    T lane[2 * VECTOR / sizeof(T)];                                                                         \
+    STORED(lane, x.a);                                                                                      \
+    STORED((char *)lane + VECTOR, x.b);                                                                     \
     for (size_t i = 0; i < 2 * VECTOR / sizeof(T); i++) lane[i] = A##_from_double((double)lane[i] * scale); \
-    x.a = LOADED(lane);                                                         \
-    x.b = LOADED((char *)lane + VECTOR);                                        \
-    return x;                                                                   \
+    x.a = LOADED(lane);                                                                                     \
+    x.b = LOADED((char *)lane + VECTOR);                                                                    \
+    return x;                                                                                               \
   }
 #define FLOATING(A, T)                          \
   ARITHMETIC(A, T, T, | (vec)(p != p))          \
@@ -161,36 +161,36 @@ INLINE void bf16_store(char *p, cell x) {
         M##_store(dst[d] + at + C, y);                                                                                \
       }                                                                                                               \
     }                                                                                                                 \
-    if (at < nbytes)                                                                                                  \
-      N##_##OP##_tail(nsrc, (const void *const *)src, ndst, (void *const *)dst, at, nbytes, scale);                   \
+    if (at < nbytes) N##_##OP##_tail(nsrc, (const void *const *)src, ndst, (void *const *)dst, at, nbytes, scale);    \
   }
 
-#define FOLD_ANY(N, T, M, C, A, OP)                                                                                  \
-  FOLD(N, T, M, C, A, OP)                                                                                            \
+#define FOLD_ANY(N, T, M, C, A, OP)                                                                                   \
+  FOLD(N, T, M, C, A, OP)                                                                                             \
   static void N##_##OP##_fold(int nsrc, const void *const *src, int ndst, void *const *dst, size_t n, double scale) { \
-    N##_##OP##_with(nsrc, (const char *const *)src, ndst, (char *const *)dst, n, scale);                             \
+    N##_##OP##_with(nsrc, (const char *const *)src, ndst, (char *const *)dst, n, scale);                              \
   }
 
 /* Sums of floating types, which carry the gradients: the usual shapes are compiled with constant counts. The pointers
  * are copied to locals, because a store might otherwise change them as far as the compiler knows. */
-#define SHAPE(N, OP, S, D)                                \
-  if (nsrc == (S) && ndst == (D)) {                       \
-    const char *from[S];                                  \
-    char *to[D];                                          \
-    for (int s = 0; s < (S); s++) from[s] = src[s];       \
-    for (int d = 0; d < (D); d++) to[d] = dst[d];         \
-    N##_##OP##_with(S, from, D, to, n, 1.0);              \
-    return;                                               \
+#define SHAPE(N, OP, S, D)                          \
+  if (nsrc == (S) && ndst == (D)) {                 \
+    const char *from[S];                            \
+    char *to[D];                                    \
+    for (int s = 0; s < (S); s++) from[s] = src[s]; \
+    for (int d = 0; d < (D); d++) to[d] = dst[d];   \
+    N##_##OP##_with(S, from, D, to, n, 1.0);        \
+    return;                                         \
   }
-#define FOLD_SHAPED(N, T, M, C, A, OP)                                                                               \
-  FOLD(N, T, M, C, A, OP)                                                                                            \
+#define FOLD_SHAPED(N, T, M, C, A, OP)                                                                                \
+  FOLD(N, T, M, C, A, OP)                                                                                             \
   static void N##_##OP##_fold(int nsrc, const void *const *src, int ndst, void *const *dst, size_t n, double scale) { \
-    if (scale == 1.0) {                                                                                              \
-      SHAPE(N, OP, 2, 1) SHAPE(N, OP, 2, 2)                                                                          \
-      SHAPE(N, OP, 4, 1) SHAPE(N, OP, 4, 2) SHAPE(N, OP, 4, 4)                                                       \
-      SHAPE(N, OP, 8, 1) SHAPE(N, OP, 8, 2) SHAPE(N, OP, 8, 8)                                                       \
-    }                                                                                                                \
-    N##_##OP##_with(nsrc, (const char *const *)src, ndst, (char *const *)dst, n, scale);                             \
+    if (scale == 1.0) {                                                                                               \
+      SHAPE(N, OP, 2, 1)                                                                                              \
+      SHAPE(N, OP, 2, 2)                                                                                              \
+      SHAPE(N, OP, 4, 1) SHAPE(N, OP, 4, 2) SHAPE(N, OP, 4, 4) SHAPE(N, OP, 8, 1) SHAPE(N, OP, 8, 2)                  \
+          SHAPE(N, OP, 8, 8)                                                                                          \
+    }                                                                                                                 \
+    N##_##OP##_with(nsrc, (const char *const *)src, ndst, (char *const *)dst, n, scale);                              \
   }
 
 #define FOLDS(N, T, M, C, A, SUM_FORM) \
@@ -213,7 +213,8 @@ FOLDS(f64, 8, plain, PLAIN_CELL, f64, FOLD_SHAPED)
 FOLD_ANY(flag, 1, flag, BOOL_CELL, flag, any)
 FOLD_ANY(flag, 1, flag, BOOL_CELL, flag, all)
 
-#define ROW(N) {N##_sum_fold, N##_min_fold, N##_max_fold, N##_prod_fold}
+#define ROW(N) \
+  { N##_sum_fold, N##_min_fold, N##_max_fold, N##_prod_fold }
 const reduce_table TABLE = {
     ISA_NAME,
     {[LWCC_UINT8] = ROW(u8),
