@@ -77,23 +77,25 @@ static void take_event(channel *ch, const struct epoll_event *e) {
 }
 
 /* Ask the kernel, if it is time: on every turn with sockets, else now and then, for dead peers. */
-static void poll_events(channel *ch) {
+/* true: something was reported. Also a ring without a message counts, because it has used up the sender's duty to ring:
+ * who was about to sleep has to say anew that it sleeps. */
+static bool poll_events(channel *ch) {
   bool due = atomic_load_explicit(&ch->poll_due, memory_order_relaxed) || ch->nsockets > 0;
-  if (!due && ++ch->turns % 16 != 0) return;
+  if (!due && ++ch->turns % 16 != 0) return false;
   if (ch->nsockets == 0) {
     uint64_t now = clock_ns();
-    if (!due && now - ch->polled_ns < POLL_EVERY_NS) return;
+    if (!due && now - ch->polled_ns < POLL_EVERY_NS) return false;
     ch->polled_ns = now;
   }
   struct epoll_event events[EVENTS];
   int n = epoll_wait(ch->epoll_fd, events, EVENTS, 0);
   atomic_store_explicit(&ch->poll_due, n == EVENTS, memory_order_relaxed);
   for (int i = 0; i < n; i++) take_event(ch, &events[i]);
+  return n > 0;
 }
 
 int channel_progress(channel *ch) {
-  bool moved = false;
-  poll_events(ch);
+  bool moved = poll_events(ch);
   for (int i = 0; i < ch->size; i++) {
     peer_state *p = &ch->peers[i];
     if (!p->link || p->failure) continue;
