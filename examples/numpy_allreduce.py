@@ -21,5 +21,7 @@ total = lwcc.allreduce(mine, op=lwcc.Sum, name="total")
 target = lwcc.size() * (lwcc.size() + 1) / 2
 right = bool((total == target).all())
 if lwcc.rank() == 0:
-    print(f"{count} elements over {lwcc.size()} ranks; target: {target:g} everywhere: {'reached' if right else 'MISSED'}")
+    print(
+        f"{count} elements over {lwcc.size()} ranks; target: {target:g} everywhere: {'reached' if right else 'MISSED'}"
+    )
 sys.exit(0 if right else 1)

@@ -90,7 +90,9 @@ def main() -> int:
     if rank == 0:
         print(f"accuracy {accuracy:.4f}; target >= {TARGET}: {'reached' if accuracy >= TARGET else 'MISSED'}")
         speed = args.epochs * TRAIN / seconds
-        print(f"{speed:.0f} samples/s on {size} ranks; {share:.1%} of the time in communication (rank 0); {seconds:.1f} s")
+        print(
+            f"{speed:.0f} samples/s on {size} ranks; {share:.1%} of the time in communication (rank 0); {seconds:.1f} s"
+        )
     return 0 if accuracy >= TARGET else 1
 
 

@@ -9,9 +9,9 @@ import argparse
 import math
 import sys
 import time
+from pydoc_data.topics import topics
 
 import torch
-from pydoc_data.topics import topics
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -48,6 +48,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=400, help="default %(default)s")
     parser.add_argument("--batch", type=int, default=32, help="sequences, over all ranks (default %(default)s)")
     parser.add_argument("--length", type=int, default=128, help="bytes of a sequence (default %(default)s)")
+    parser.add_argument("--lr", type=float, default=1e-2, help="learning rate of Adam (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="default %(default)s")
     args = parser.parse_args()
 
@@ -57,7 +58,7 @@ def main() -> int:
     train, test = data[: len(data) * 9 // 10], data[len(data) * 9 // 10 :]
     torch.manual_seed(args.seed)
     model = Model()
-    optimizer = torch.optim.Adam(model.parameters(), lr=6e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     optimizer = lwcc.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.steps)
     lwcc.broadcast_parameters(model.state_dict(), root_rank=0)
@@ -87,7 +88,9 @@ def main() -> int:
         verdict = "reached" if reached <= TARGET else "MISSED"
         print(f"{reached:.3f} bits per byte of unseen text; target <= {TARGET}: {verdict}")
         speed = args.steps * args.batch * args.length / seconds
-        print(f"{speed:.0f} bytes/s on {size} ranks; {share:.1%} of the time in communication (rank 0); {seconds:.1f} s")
+        print(
+            f"{speed:.0f} bytes/s on {size} ranks; {share:.1%} of the time in communication (rank 0); {seconds:.1f} s"
+        )
     return 0 if reached <= TARGET else 1
 
 

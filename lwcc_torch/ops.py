@@ -66,7 +66,7 @@ def _one(done: list[Any]) -> Any:
     return done[0].output
 
 
-def _all(done: list[Any]) -> Any:
+def _all(done: list[Any]) -> list[torch.Tensor]:
     return [d.output for d in done]
 
 
@@ -100,7 +100,7 @@ def _reduction(op: Op, scales: tuple[float, float], process_set: Optional[Proces
 
 def allreduce(
     tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None,
-    compression: type[Compressor] = Compression.none, op: Optional[int] = None, prescale_factor: float = 1.0,
+    compression: type[Compressor] = Compression.none, op: Optional[int] = None, *, prescale_factor: float = 1.0,
     postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None,
 ) -> torch.Tensor:  # fmt: skip
     """Reduce `tensor` over the ranks (default: average); return a new tensor of its shape and dtype.
@@ -121,7 +121,7 @@ def allreduce(
 
 def allreduce_async(
     tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None, op: Optional[int] = None,
-    prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None,
+    *, prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None,
 ) -> int:  # fmt: skip
     """Start an `allreduce`; return its handle. `tensor` must not be changed until it is synchronized."""
     call = _reduction(engine.reduction(average, op), (prescale_factor, postscale_factor), process_set)
@@ -130,17 +130,20 @@ def allreduce_async(
 
 def allreduce_(
     tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None, op: Optional[int] = None,
-    prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None,
+    *, prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None,
 ) -> torch.Tensor:  # fmt: skip
     """Reduce `tensor` in place and return it; no gradients."""
-    return synchronize(  # type: ignore[no-any-return]
-        allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
-    )
+    handle = allreduce_async_(
+        tensor, average, name, op,
+        prescale_factor=prescale_factor, postscale_factor=postscale_factor, process_set=process_set,
+    )  # fmt: skip
+    reduced: torch.Tensor = synchronize(handle)
+    return reduced
 
 
 def allreduce_async_(
     tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None, op: Optional[int] = None,
-    prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None,
+    *, prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None,
 ) -> int:  # fmt: skip
     """Start an `allreduce_`; return its handle."""
     call = _reduction(engine.reduction(average, op), (prescale_factor, postscale_factor), process_set, True)
@@ -149,7 +152,7 @@ def allreduce_async_(
 
 def grouped_allreduce(
     tensors: Tensors, average: Optional[bool] = None, name: Optional[str] = None,
-    compression: type[Compressor] = Compression.none, op: Optional[int] = None, prescale_factor: float = 1.0,
+    compression: type[Compressor] = Compression.none, op: Optional[int] = None, *, prescale_factor: float = 1.0,
     postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None,
 ) -> list[torch.Tensor]:  # fmt: skip
     """Reduce several tensors as one unit; return new tensors, in order."""
@@ -159,7 +162,7 @@ def grouped_allreduce(
 
 def grouped_allreduce_async(
     tensors: Tensors, average: Optional[bool] = None, name: Optional[str] = None, op: Optional[int] = None,
-    prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None,
+    *, prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None,
 ) -> int:  # fmt: skip
     """Start a `grouped_allreduce`; return one handle for the group."""
     call = _reduction(engine.reduction(average, op), (prescale_factor, postscale_factor), process_set)
@@ -168,17 +171,20 @@ def grouped_allreduce_async(
 
 def grouped_allreduce_(
     tensors: Tensors, average: Optional[bool] = None, name: Optional[str] = None, op: Optional[int] = None,
-    prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None,
+    *, prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None,
 ) -> list[torch.Tensor]:  # fmt: skip
     """Reduce several tensors in place as one unit; return them."""
-    return synchronize(  # type: ignore[no-any-return]
-        grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set)
-    )
+    handle = grouped_allreduce_async_(
+        tensors, average, name, op,
+        prescale_factor=prescale_factor, postscale_factor=postscale_factor, process_set=process_set,
+    )  # fmt: skip
+    reduced: list[torch.Tensor] = synchronize(handle)
+    return reduced
 
 
 def grouped_allreduce_async_(
     tensors: Tensors, average: Optional[bool] = None, name: Optional[str] = None, op: Optional[int] = None,
-    prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None,
+    *, prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None,
 ) -> int:  # fmt: skip
     """Start a `grouped_allreduce_`; return one handle for the group."""
     call = _reduction(engine.reduction(average, op), (prescale_factor, postscale_factor), process_set, True)
@@ -204,7 +210,7 @@ def grouped_allgather(
 ) -> list[torch.Tensor]:
     """`allgather` several tensors as one unit."""
     calls = _group(Call(core.ALLGATHER, "", process_set=process_set), name, len(tensors))
-    return _all(autograd.run(calls, tensors))  # type: ignore[no-any-return]
+    return _all(autograd.run(calls, tensors))
 
 
 def grouped_allgather_async(
@@ -235,7 +241,8 @@ def broadcast_(
     tensor: torch.Tensor, root_rank: int, name: Optional[str] = None, process_set: Optional[ProcessSet] = None
 ) -> torch.Tensor:
     """Overwrite `tensor` with that of `root_rank` and return it."""
-    return synchronize(broadcast_async_(tensor, root_rank, name, process_set))  # type: ignore[no-any-return]
+    received: torch.Tensor = synchronize(broadcast_async_(tensor, root_rank, name, process_set))
+    return received
 
 
 def broadcast_async_(
@@ -291,7 +298,7 @@ def _scatter(op: int, scales: tuple[float, float], process_set: Optional[Process
 
 def reducescatter(
     tensor: torch.Tensor, name: Optional[str] = None, compression: type[Compressor] = Compression.none,
-    op: int = Op.AVERAGE, process_set: Optional[ProcessSet] = None, prescale_factor: float = 1.0,
+    op: int = Op.AVERAGE, process_set: Optional[ProcessSet] = None, *, prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:  # fmt: skip
     """Reduce over the ranks and return this rank's rows; where they don't divide, the first ranks get one more."""
@@ -301,7 +308,7 @@ def reducescatter(
 
 def reducescatter_async(
     tensor: torch.Tensor, name: Optional[str] = None, op: int = Op.AVERAGE,
-    process_set: Optional[ProcessSet] = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+    process_set: Optional[ProcessSet] = None, *, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
 ) -> int:  # fmt: skip
     """Start a `reducescatter`; return its handle."""
     call = _scatter(op, (prescale_factor, postscale_factor), process_set)
@@ -310,7 +317,7 @@ def reducescatter_async(
 
 def grouped_reducescatter(
     tensors: Tensors, name: Optional[str] = None, compression: type[Compressor] = Compression.none,
-    op: int = Op.AVERAGE, process_set: Optional[ProcessSet] = None, prescale_factor: float = 1.0,
+    op: int = Op.AVERAGE, process_set: Optional[ProcessSet] = None, *, prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:  # fmt: skip
     """`reducescatter` several tensors as one unit."""
@@ -320,7 +327,7 @@ def grouped_reducescatter(
 
 def grouped_reducescatter_async(
     tensors: Tensors, name: Optional[str] = None, op: int = Op.AVERAGE,
-    process_set: Optional[ProcessSet] = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+    process_set: Optional[ProcessSet] = None, *, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
 ) -> int:  # fmt: skip
     """Start a `grouped_reducescatter`; return one handle for the group."""
     call = _scatter(op, (prescale_factor, postscale_factor), process_set)

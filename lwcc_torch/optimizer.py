@@ -180,9 +180,9 @@ def _options(
 
 def DistributedOptimizer(
     optimizer: torch.optim.Optimizer, named_parameters: Optional[Iterable[tuple[str, Any]]] = None,
-    compression: type[Compressor] = Compression.none, backward_passes_per_step: int = 1, op: int = Op.AVERAGE,
+    compression: type[Compressor] = Compression.none, backward_passes_per_step: int = 1, op: int = Op.AVERAGE, *,
     gradient_predivide_factor: float = 1.0, num_groups: int = 0, groups: Groups = None, sparse_as_dense: bool = False,
-    process_set: Optional[ProcessSet] = None, *, bucket_bytes: Optional[int] = None,
+    process_set: Optional[ProcessSet] = None, bucket_bytes: Optional[int] = None,
 ) -> Any:  # fmt: skip
     """Return an optimizer of a subclass of the given one's class that steps on gradients reduced over the ranks.
 

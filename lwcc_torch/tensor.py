@@ -109,4 +109,5 @@ def registered(count: int, dtype: torch.dtype) -> torch.Tensor:
 
 def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
     """Return the strides that a gradient of `tensor` has: its own if it is dense, else those of a compact copy."""
-    return torch.empty_like(tensor, device="meta").stride()
+    strides: tuple[int, ...] = torch.empty_like(tensor, device="meta").stride()
+    return strides

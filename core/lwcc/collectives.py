@@ -47,21 +47,21 @@ def _into(fields: tuple[Any, ...], source: Any, target: Any, name: Optional[str]
     """Run a call whose output has the input's shape."""
     memory = _view(source)
     into = memory if target is source else _view(target)
-    ops.run(ops.unnamed(fields[0]) if name is None else name, fields, memory, into, (memory, into))
+    ops.run(ops.unnamed(fields[0], fields[5]) if name is None else name, fields, memory, into, (memory, into))
 
 
 def _into_async(fields: tuple[Any, ...], source: Any, target: Any, name: Optional[str], value: Any) -> Ticket:
     """Start such a call; the ticket's result is `value`."""
     memory = _view(source)
     into = memory if target is source else _view(target)
-    called = ops.unnamed(fields[0]) if name is None else name
+    called = ops.unnamed(fields[0], fields[5]) if name is None else name
     return Ticket(ops.submit(called, fields, memory, into), called, (memory, into), lambda _: value)
 
 
 def _late(fields: tuple[Any, ...], source: Any, name: Optional[str]) -> Ticket:
     """Start a call whose output's first dimension is known only at the end; the library allocates."""
     memory = _view(source)
-    called = ops.unnamed(fields[0]) if name is None else name
+    called = ops.unnamed(fields[0], fields[5]) if name is None else name
     number = ops.submit(called, fields, memory, ffi.NULL)
     return Ticket(number, called, memory, _taker(source, with_splits=fields[6] is not None))
 
@@ -95,7 +95,8 @@ def allreduce(
     Args:
         array: same shape and element type on every rank; any number of dimensions and elements, also 0.
         name: see the module's text; so for the other keywords.
-        op: Average (default), Sum, Min, Max, Product. Integers: Average rounds towards zero; Sum and Product wrap.
+        op: Average (default), Sum, Min, Max, Product. Integers: Average rounds towards zero; Sum and
+            Product wrap. bool: Sum and Max are or, Product and Min are and; no Average.
         prescale_factor: multiplies each rank's input.
         postscale_factor: multiplies the result.
         process_set: the ranks that take part.
@@ -371,7 +372,7 @@ def barrier(*, name: Optional[str] = None, process_set: Optional[ProcessSet] = N
 
 def barrier_async(*, name: Optional[str] = None, process_set: Optional[ProcessSet] = None) -> Ticket:
     """Start a `barrier`; the ticket is done when every rank has started it."""
-    called = ops.unnamed(ops.BARRIER) if name is None else name
     fields = (ops.BARRIER, (), 0, 1, 0, set_id(process_set), None, 1.0, 1.0, 0, None)
+    called = ops.unnamed(ops.BARRIER, fields[5]) if name is None else name
     number = ops.submit(called, fields, 0, 0)
     return Ticket(number, called, None, lambda _: None)

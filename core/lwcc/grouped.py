@@ -53,7 +53,7 @@ def _start(
     arrays: list[tuple[Any, Any, Any]], codes: list[int], name: Optional[str], rest: tuple[Any, ...]
 ) -> GroupTicket:
     """Submit one group of (source, target, value) triples; `rest` are a Request's fields from `op` on."""
-    base = ops.unnamed(ops.ALLREDUCE) if name is None else name
+    base = ops.unnamed(ops.ALLREDUCE, rest[2]) if name is None else name
     requests = []
     for i, ((source, target, _), code) in enumerate(zip(arrays, codes)):
         member = f"{base}_{i + 1}of{len(arrays)}"

@@ -77,8 +77,7 @@ class Request(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a finished request left: `pointer` and `nbytes` of its output, its first dimension, and the rows received
-    from each rank (allgather, alltoall; otherwise None)."""
+    """What a finished request left: its output; the rows received from each rank (allgather, alltoall; else None)."""
 
     pointer: int
     nbytes: int
@@ -96,7 +95,7 @@ class _Scratch(threading.local):
 
 
 _scratch = _Scratch()
-_counters: dict[int, Any] = {collective: itertools.count() for collective in range(lib.LWCC_COLLECTIVES)}
+_counters: dict[tuple[int, int, int], Any] = {}  # (epoch, process set, collective) -> unnamed calls so far
 
 
 def collective_number(name: str) -> int:
@@ -106,9 +105,18 @@ def collective_number(name: str) -> int:
     return COLLECTIVE_NAMES.index(name)
 
 
-def unnamed(collective: int) -> str:
-    """Return the next "<collective>.noname.<n>"; ranks have to issue their unnamed calls in the same order."""
-    return f"{COLLECTIVE_NAMES[collective]}.noname.{next(_counters[collective])}"
+def unnamed(collective: int, process_set: int = 0) -> str:
+    """Return the next "<collective>.noname.<n>" of a set; its ranks have to issue their unnamed calls in one order."""
+    key = (context.epoch(), process_set, collective)
+    return f"{COLLECTIVE_NAMES[collective]}.noname.{next(_counters.setdefault(key, itertools.count()))}"
+
+
+def forget_unnamed(process_set: int) -> None:
+    """Count a set's unnamed calls from 0 again: its number has a new meaning. Drop those of earlier worlds."""
+    now = context.epoch()
+    for key in list(_counters):
+        if key[0] != now or key[1] == process_set:
+            del _counters[key]
 
 
 def _fill(target: Any, signature: tuple[Any, ...]) -> Any:
@@ -191,8 +199,8 @@ def submit_pointer(
 
 
 def submit(name: str, signature: tuple[Any, ...], ptr_in: Any, ptr_out: Any) -> int:
-    """Submit one request whose fields come as a tuple, in the order of `submit_pointer` from `collective` on:
-    (collective, shape, dtype, op, root, process_set, splits, prescale, postscale, priority, algorithm).
+    """Submit one request whose fields come as a tuple: (collective, shape, dtype, op, root, process_set, splits,
+    prescale, postscale, priority, algorithm), as the arguments of `submit_pointer`.
 
     A pointer is an address or what `ffi.from_buffer` gives (faster; keeps its array alive only while it is held).
     """

@@ -224,6 +224,7 @@ def exchange(store: Store, prefix: str, place: Place, endpoint: bytes, timeout: 
 
     Raises:
         Timeout: naming the ranks that did not arrive.
+        LwccError: the meeting point has gone.
     """
     deadline = time.monotonic() + timeout
     store.set(f"{prefix}/endpoint/{place.rank}", endpoint)
@@ -234,6 +235,11 @@ def exchange(store: Store, prefix: str, place: Place, endpoint: bytes, timeout: 
             found.append(store.get(f"{prefix}/endpoint/{rank}", max(0.01, deadline - time.monotonic())))
         except TimeoutError:
             missing.append(rank)
+        except ConnectionError as error:
+            raise LwccError(
+                f"lwcc: rank {place.rank} lost the rendezvous at {place.host}:{place.port} while waiting "
+                f"for rank {rank} of {place.size} in init: {error}; the process that serves it (lwccrun, or rank 0) has ended"
+            ) from error
     if missing:
         raise Timeout(
             f"lwcc: rank {place.rank} waited {timeout:g} s in init; missing: rank {', '.join(map(str, missing))} "

@@ -15,8 +15,8 @@ STATIONS = {
     4: ("core/src/api/",),
     5: ("core/src/coord/",),
     6: ("core/src/coord/fuse",),
-    7: ("core/src/exec/",),
-    8: ("core/src/channel/", "core/src/transport/"),
+    7: ("core/src/exec/", "core/src/coord/lane"),
+    8: ("core/src/exec/wire", "core/src/channel/", "core/src/transport/"),
     9: ("core/src/", "lwcc_torch/", "lwcc_tf/"),
 }
 

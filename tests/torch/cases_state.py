@@ -14,7 +14,9 @@ import lwcc_torch as hvd
 
 def model_of(seed: int, norm: bool = True) -> nn.Module:
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4) if norm else nn.Identity(), nn.Flatten(), nn.Linear(64, 2))
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4) if norm else nn.Identity(), nn.Flatten(), nn.Linear(64, 2)
+    )
 
 
 def train(model: nn.Module, optimizer: Any, steps: int) -> None:

@@ -1,4 +1,4 @@
-"""DistributedOptimizer by real ranks, against one process on the whole batch; the cases are in cases_optimizer.py."""
+"""DistributedOptimizer by real ranks, against one process on the whole batch; the cases are in cases_optimizer*.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
-CASES = Path(__file__).with_name("cases_optimizer.py")
+HERE = Path(__file__).parent
 
 COMPILED = """
 import torch, lwcc_torch as hvd
@@ -53,15 +53,24 @@ for step in range(1000):
 """
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_training_is_right(run_ranks: Any, n: int) -> None:
-    done = run_ranks(n, CASES, timeout=300)
+def run_cases(run_ranks: Any, n: int, file: str) -> None:
+    done = run_ranks(n, HERE / file, timeout=300)
     held = re.findall(r"held: (case_\w+)", done.out)
-    assert held == re.findall(r"^def (case_\w+)", CASES.read_text(), re.M), done.tail()
+    assert held == re.findall(r"^def (case_\w+)", (HERE / file).read_text(), re.M), done.tail()
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_ranks_train_as_one_process_would(run_ranks: Any, n: int) -> None:
+    run_cases(run_ranks, n, "cases_optimizer.py")
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_scripts_may_use_the_optimizer_as_they_do(run_ranks: Any, n: int) -> None:
+    run_cases(run_ranks, n, "cases_optimizer_uses.py")
 
 
 def test_a_compiled_model_trains_right(run_ranks: Any) -> None:
-    done = run_ranks(2, COMPILED, prelude=False, timeout=300, env={"PYTHONPATH": str(CASES.parent)})
+    done = run_ranks(2, COMPILED, prelude=False, timeout=300, env={"PYTHONPATH": str(HERE)})
     assert done.out.count("held: compiled") == 2, done.tail()
 
 
