@@ -212,6 +212,7 @@ static void leave_set(engine *e, pset *ps, int peer) {
 static void take_bye(engine *e, int peer) {
   if (e->left_ns == 0) e->left_ns = clock_ns();
   e->has_left[peer] = true;
+  channel_depart(e->ch, peer);
   for (pset *ps = atomic_load(&e->sets); ps; ps = ps->next)
     if (pset_index(ps, peer) >= 0) leave_set(e, ps, peer);
 }
