@@ -46,8 +46,8 @@ def bits(model: nn.Module, text: torch.Tensor, length: int) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=400, help="default %(default)s")
-    parser.add_argument("--batch", type=int, default=32, help="sequences, over all ranks (default %(default)s)")
-    parser.add_argument("--length", type=int, default=128, help="bytes of a sequence (default %(default)s)")
+    parser.add_argument("--batch", type=int, default=64, help="sequences, over all ranks (default %(default)s)")
+    parser.add_argument("--length", type=int, default=64, help="bytes of a sequence (default %(default)s)")
     parser.add_argument("--lr", type=float, default=1e-2, help="learning rate of Adam (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="default %(default)s")
     args = parser.parse_args()

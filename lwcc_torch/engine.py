@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
@@ -12,6 +13,7 @@ import torch
 from lwcc import context
 from lwcc import ops as core
 from lwcc.ops import Op
+from lwcc.process_sets import global_process_set
 from lwcc_torch import tensor as memory
 
 if TYPE_CHECKING:
@@ -79,10 +81,32 @@ def reduction(average: Optional[bool], op: Optional[int]) -> Op:
     return Op.AVERAGE if average else Op.SUM
 
 
-def names(collective: int, name: Optional[str], count: Optional[int] = None) -> list[str]:
-    """Return the name of a single call (`count` None), or the `count` names of a group's members."""
-    base = core.unnamed(collective) if name is None else name
-    return [base] if count is None else [f"{base}_{i + 1}of{count}" for i in range(count)]
+class _Unnamed:
+    """Counts the calls without a name, for each set apart: its members may call what the other ranks don't."""
+
+    def __init__(self) -> None:
+        self._epoch = 0
+        self._counts: weakref.WeakKeyDictionary[ProcessSet, dict[int, int]] = weakref.WeakKeyDictionary()
+
+    def next(self, collective: int, process_set: Optional[ProcessSet]) -> str:
+        """Return the next name; ranks pair up by issuing these calls in the same order, from 0 in each job."""
+        if self._epoch != context.epoch():
+            self._epoch = context.epoch()
+            self._counts.clear()
+        counts = self._counts.setdefault(process_set or global_process_set, {})
+        number = counts[collective] = counts.get(collective, -1) + 1
+        return f"torch.{core.COLLECTIVE_NAMES[collective]}.noname.{number}"
+
+
+unnamed = _Unnamed()
+
+
+def named(call: Call, name: Optional[str], count: Optional[int]) -> list[Call]:
+    """Return the call under its name (`count` None), or those of the `count` members of a group."""
+    base = unnamed.next(call.collective, call.process_set) if name is None else name
+    if count is None:
+        return [call._replace(name=base)]
+    return [call._replace(name=f"{base}_{i + 1}of{count}") for i in range(count)]
 
 
 def _prepare(call: Call, tensor: torch.Tensor) -> tuple[core.Request, Any, Any]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 import torch
 
+from lwcc import collectives
 from lwcc import ops as core
 from lwcc.ops import Op
 from lwcc_torch import autograd, engine
@@ -74,11 +75,6 @@ def _with_splits(done: list[Any]) -> Any:
     return done[0].output, torch.tensor(done[0].splits or (), dtype=torch.int32)
 
 
-def _group(call: Call, name: Optional[str], count: Optional[int]) -> list[Call]:
-    """Return `call` for each member of a group (`count` None: for a single tensor), under its name."""
-    return [call._replace(name=member) for member in engine.names(call.collective, name, count)]
-
-
 def _reduced(call: Call, calls: list[Call], tensors: Tensors, compression: type[Compressor]) -> list[torch.Tensor]:
     """Run reductions; with compression the averaging comes last, in the precision of the caller's tensor."""
     for tensor in tensors:
@@ -116,7 +112,7 @@ def allreduce(
         process_set: the ranks that take part.
     """
     call = _reduction(engine.reduction(average, op), (prescale_factor, postscale_factor), process_set)
-    return _reduced(call, _group(call, name, None), [tensor], compression)[0]
+    return _reduced(call, engine.named(call, name, None), [tensor], compression)[0]
 
 
 def allreduce_async(
@@ -125,7 +121,7 @@ def allreduce_async(
 ) -> int:  # fmt: skip
     """Start an `allreduce`; return its handle. `tensor` must not be changed until it is synchronized."""
     call = _reduction(engine.reduction(average, op), (prescale_factor, postscale_factor), process_set)
-    return _handle(engine.start(_group(call, name, None), [tensor]), _one)
+    return _handle(engine.start(engine.named(call, name, None), [tensor]), _one)
 
 
 def allreduce_(
@@ -147,7 +143,7 @@ def allreduce_async_(
 ) -> int:  # fmt: skip
     """Start an `allreduce_`; return its handle."""
     call = _reduction(engine.reduction(average, op), (prescale_factor, postscale_factor), process_set, True)
-    return _handle(engine.start(_group(call, name, None), [tensor]), _one)
+    return _handle(engine.start(engine.named(call, name, None), [tensor]), _one)
 
 
 def grouped_allreduce(
@@ -157,7 +153,7 @@ def grouped_allreduce(
 ) -> list[torch.Tensor]:  # fmt: skip
     """Reduce several tensors as one unit; return new tensors, in order."""
     call = _reduction(engine.reduction(average, op), (prescale_factor, postscale_factor), process_set)
-    return _reduced(call, _group(call, name, len(tensors)), tensors, compression)
+    return _reduced(call, engine.named(call, name, len(tensors)), tensors, compression)
 
 
 def grouped_allreduce_async(
@@ -166,7 +162,7 @@ def grouped_allreduce_async(
 ) -> int:  # fmt: skip
     """Start a `grouped_allreduce`; return one handle for the group."""
     call = _reduction(engine.reduction(average, op), (prescale_factor, postscale_factor), process_set)
-    return _handle(engine.start(_group(call, name, len(tensors)), tensors), _all)
+    return _handle(engine.start(engine.named(call, name, len(tensors)), tensors), _all)
 
 
 def grouped_allreduce_(
@@ -188,20 +184,20 @@ def grouped_allreduce_async_(
 ) -> int:  # fmt: skip
     """Start a `grouped_allreduce_`; return one handle for the group."""
     call = _reduction(engine.reduction(average, op), (prescale_factor, postscale_factor), process_set, True)
-    return _handle(engine.start(_group(call, name, len(tensors)), tensors), _all)
+    return _handle(engine.start(engine.named(call, name, len(tensors)), tensors), _all)
 
 
 def allgather(
     tensor: torch.Tensor, name: Optional[str] = None, process_set: Optional[ProcessSet] = None
 ) -> torch.Tensor:
     """Concatenate the ranks' tensors along dimension 0, in rank order; first dimensions may differ, also be 0."""
-    calls = _group(Call(core.ALLGATHER, "", process_set=process_set), name, None)
+    calls = engine.named(Call(core.ALLGATHER, "", process_set=process_set), name, None)
     return autograd.run(calls, [tensor])[0].output
 
 
 def allgather_async(tensor: torch.Tensor, name: Optional[str] = None, process_set: Optional[ProcessSet] = None) -> int:
     """Start an `allgather`; return its handle."""
-    calls = _group(Call(core.ALLGATHER, "", process_set=process_set), name, None)
+    calls = engine.named(Call(core.ALLGATHER, "", process_set=process_set), name, None)
     return _handle(engine.start(calls, [tensor]), _one)
 
 
@@ -209,7 +205,7 @@ def grouped_allgather(
     tensors: Tensors, name: Optional[str] = None, process_set: Optional[ProcessSet] = None
 ) -> list[torch.Tensor]:
     """`allgather` several tensors as one unit."""
-    calls = _group(Call(core.ALLGATHER, "", process_set=process_set), name, len(tensors))
+    calls = engine.named(Call(core.ALLGATHER, "", process_set=process_set), name, len(tensors))
     return _all(autograd.run(calls, tensors))
 
 
@@ -217,7 +213,7 @@ def grouped_allgather_async(
     tensors: Tensors, name: Optional[str] = None, process_set: Optional[ProcessSet] = None
 ) -> int:
     """Start a `grouped_allgather`; return one handle for the group."""
-    calls = _group(Call(core.ALLGATHER, "", process_set=process_set), name, len(tensors))
+    calls = engine.named(Call(core.ALLGATHER, "", process_set=process_set), name, len(tensors))
     return _handle(engine.start(calls, tensors), _all)
 
 
@@ -225,7 +221,7 @@ def broadcast(
     tensor: torch.Tensor, root_rank: int, name: Optional[str] = None, process_set: Optional[ProcessSet] = None
 ) -> torch.Tensor:
     """Return the tensor of `root_rank`, a global rank also within a process set."""
-    calls = _group(Call(core.BROADCAST, "", root=root_rank, process_set=process_set), name, None)
+    calls = engine.named(Call(core.BROADCAST, "", root=root_rank, process_set=process_set), name, None)
     return autograd.run(calls, [tensor])[0].output
 
 
@@ -233,7 +229,7 @@ def broadcast_async(
     tensor: torch.Tensor, root_rank: int, name: Optional[str] = None, process_set: Optional[ProcessSet] = None
 ) -> int:
     """Start a `broadcast`; return its handle."""
-    calls = _group(Call(core.BROADCAST, "", root=root_rank, process_set=process_set), name, None)
+    calls = engine.named(Call(core.BROADCAST, "", root=root_rank, process_set=process_set), name, None)
     return _handle(engine.start(calls, [tensor]), _one)
 
 
@@ -250,7 +246,7 @@ def broadcast_async_(
 ) -> int:
     """Start a `broadcast_`; return its handle."""
     call = Call(core.BROADCAST, "", root=root_rank, process_set=process_set, in_place=True)
-    return _handle(engine.start(_group(call, name, None), [tensor]), _one)
+    return _handle(engine.start(engine.named(call, name, None), [tensor]), _one)
 
 
 def _alltoall(tensor: torch.Tensor, splits: Splits, name: Optional[str], process_set: Optional[ProcessSet]) -> Call:
@@ -261,7 +257,7 @@ def _alltoall(tensor: torch.Tensor, splits: Splits, name: Optional[str], process
             f"lwcc: alltoall with splits {rows}: need one number >= 0 for each of {ranks} ranks, with the sum "
             f"{len(tensor)}"
         )
-    return _group(Call(core.ALLTOALL, "", process_set=process_set, splits=rows), name, None)[0]
+    return engine.named(Call(core.ALLTOALL, "", process_set=process_set, splits=rows), name, None)[0]
 
 
 def alltoall(
@@ -303,7 +299,7 @@ def reducescatter(
 ) -> torch.Tensor:  # fmt: skip
     """Reduce over the ranks and return this rank's rows; where they don't divide, the first ranks get one more."""
     call = _scatter(op, (prescale_factor, postscale_factor), process_set)
-    return _reduced(call, _group(call, name, None), [tensor], compression)[0]
+    return _reduced(call, engine.named(call, name, None), [tensor], compression)[0]
 
 
 def reducescatter_async(
@@ -312,7 +308,7 @@ def reducescatter_async(
 ) -> int:  # fmt: skip
     """Start a `reducescatter`; return its handle."""
     call = _scatter(op, (prescale_factor, postscale_factor), process_set)
-    return _handle(engine.start(_group(call, name, None), [tensor]), _one)
+    return _handle(engine.start(engine.named(call, name, None), [tensor]), _one)
 
 
 def grouped_reducescatter(
@@ -322,7 +318,7 @@ def grouped_reducescatter(
 ) -> list[torch.Tensor]:  # fmt: skip
     """`reducescatter` several tensors as one unit."""
     call = _scatter(op, (prescale_factor, postscale_factor), process_set)
-    return _reduced(call, _group(call, name, len(tensors)), tensors, compression)
+    return _reduced(call, engine.named(call, name, len(tensors)), tensors, compression)
 
 
 def grouped_reducescatter_async(
@@ -331,14 +327,12 @@ def grouped_reducescatter_async(
 ) -> int:  # fmt: skip
     """Start a `grouped_reducescatter`; return one handle for the group."""
     call = _scatter(op, (prescale_factor, postscale_factor), process_set)
-    return _handle(engine.start(_group(call, name, len(tensors)), tensors), _all)
+    return _handle(engine.start(engine.named(call, name, len(tensors)), tensors), _all)
 
 
 def barrier(process_set: Optional[ProcessSet] = None) -> None:
     """Return when every rank of the set has called it."""
-    from lwcc import collectives
-
-    collectives.barrier(process_set=process_set)
+    collectives.barrier(name=engine.unnamed.next(core.BARRIER, process_set), process_set=process_set)
 
 
 def sparse_allreduce_async(
@@ -350,7 +344,7 @@ def sparse_allreduce_async(
     """
     if op not in (Op.AVERAGE, Op.SUM):
         raise ValueError(f"lwcc: sparse allreduce takes op=Average or Sum, not {Op(op).name.title()}")
-    base = core.unnamed(core.ALLGATHER) if name is None else name
+    base = engine.unnamed.next(core.ALLGATHER, process_set) if name is None else name
     own = tensor.detach().coalesce()
     gather = Call(core.ALLGATHER, "", process_set=process_set)
     calls = [gather._replace(name=f"{base}.indices"), gather._replace(name=f"{base}.values")]

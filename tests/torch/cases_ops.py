@@ -274,6 +274,8 @@ def case_process_sets_keep_to_themselves(rank: int, size: int) -> None:
         assert half.tolist() == [(size - 1) / 2] * 2
     else:
         raises(ValueError, "", lambda: hvd.allreduce(torch.ones(3), process_set=pair))
+    # calls without a name are counted for each set apart
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == size
     hvd.barrier()
     assert hvd.remove_process_set(pair)
 

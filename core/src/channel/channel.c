@@ -27,22 +27,14 @@ static void lane_append(lane *l, chan_io *io) {
   l->tail = &io->next;
 }
 
-static void fail_lane(lane *l, int status, bool owned) {
-  while (l->head) {
-    chan_io *io = l->head;
-    frame_finish_head(l, status);
-    if (owned) free(io);
-  }
-}
-
 static void drop_link(channel *ch, peer_state *p, int status) {
   transport_link *link = p->link;
   p->link = NULL;
   for (int c = 0; c < LINK_CLASSES; c++) {
     /* by hand: a forked child may hold the descriptor, and then close() does not take it out of the set */
     epoll_ctl(ch->epoll_fd, EPOLL_CTL_DEL, link->ops->fd(link, c), NULL);
-    fail_lane(&p->out[c], status, c == LINK_CONTROL);
-    fail_lane(&p->in[c], status, false);
+    frame_fail_lane(&p->out[c], status, c == LINK_CONTROL);
+    frame_fail_lane(&p->in[c], status, false);
   }
   if (!link->ops->in_memory) ch->nsockets--;
   link->ops->close(link);
@@ -56,6 +48,10 @@ static void settle_failures(channel *ch) {
     ch->failures--;
     for (int c = 0; c < LINK_CLASSES; c++) p->in[c].ready = true;
     for (int rounds = 0; rounds < 64 && p->failure == LWCC_ERR_PEER_LOST && frame_pump_in(ch, i); rounds++) continue;
+    if (p->departed) { /* that was among what it sent */
+      p->failure = 0;
+      continue;
+    }
     p->lost = true;
     drop_link(ch, p, p->failure);
     ch->events.on_lost(ch->events.arg, i, p->failure, p->text);
@@ -73,7 +69,7 @@ static void take_event(channel *ch, const struct epoll_event *e) {
   if (!p->link) return; /* settled in this very turn */
   p->in[cls].ready = p->out[cls].ready = true;
   int code = p->link->ops->check(p->link);
-  if (code < 0) frame_note_failure(ch, peer, code, os_error());
+  if (code < 0 && !p->departed) frame_note_failure(ch, peer, code, os_error());
 }
 
 /* Ask the kernel, if it is time: on every turn with sockets, else now and then, for dead peers. */
@@ -117,7 +113,8 @@ static void post(channel *ch, int peer, int cls, chan_io *io, bool sending) {
   lane *l = sending ? &p->out[cls] : &p->in[cls];
   io->done = 0;
   io->status = p->lost ? p->failure : LWCC_PENDING;
-  if (p->lost) return;
+  if (l->ended) io->status = LWCC_ERR_PEER_LOST;
+  if (p->lost || l->ended) return;
   bool first = !l->head;
   lane_append(l, io);
   if (sending && first && frame_pump_out(ch, peer, cls)) p->link->ops->flush(p->link);
@@ -134,6 +131,7 @@ int channel_control(channel *ch, int peer, const void *msg, size_t nbytes) {
   if (nbytes > CONTROL_MAX)
     return os_fail(LWCC_ERR_INVALID, "channel: control message of %zu bytes, at most %d", nbytes, CONTROL_MAX);
   if (ch->peers[peer].lost) return os_fail(LWCC_ERR_PEER_LOST, "%s", ch->peers[peer].text);
+  if (ch->peers[peer].departed) return os_fail(LWCC_ERR_SHUTDOWN, "rank %d has left", peer);
   control_msg *m = malloc(sizeof *m + nbytes);
   if (!m) return os_fail(LWCC_ERR_SYSTEM, "channel: no memory for a control message of %zu bytes", nbytes);
   m->io = (chan_io){.buf = m->bytes, .nbytes = nbytes};
@@ -151,6 +149,10 @@ bool channel_idle(const channel *ch) {
 
 int channel_lost(const channel *ch, int peer) {
   return ch->peers[peer].lost;
+}
+
+void channel_depart(channel *ch, int peer) {
+  ch->peers[peer].departed = true;
 }
 
 void channel_ring(channel *ch, int peer) {

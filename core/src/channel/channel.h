@@ -49,6 +49,9 @@ void channel_prepare_sleep(channel *ch);
 void channel_wait(channel *ch, int64_t timeout_ns);
 void channel_woken(channel *ch); /* with the lock, after waking or when a driver takes over: peers need not ring */
 void channel_wake(channel *ch);  /* any thread */
+/* The peer has said that it leaves: the end of its pipes is no failure. What it sent before stays readable, pipe by
+ * pipe; ios beyond that fail. To be called from on_control. */
+void channel_depart(channel *ch, int peer);
 void channel_ring(channel *ch, int peer);      /* end the peer's sleep: memory outside the links changed */
 int channel_lost(const channel *ch, int peer); /* 1 if lost */
 #endif

@@ -24,6 +24,25 @@ void frame_finish_head(lane *l, int status) {
   io->status = status; /* last: from here on the owner may reuse it */
 }
 
+void frame_fail_lane(lane *l, int status, bool owned) {
+  while (l->head) {
+    chan_io *io = l->head;
+    frame_finish_head(l, status);
+    if (owned) free(io);
+  }
+}
+
+/* A pipe broke or ended. That is the end of the peer, unless it has said that it leaves. */
+static void lane_failed(channel *ch, int peer, lane *l, int code) {
+  peer_state *p = &ch->peers[peer];
+  if (!p->departed) {
+    frame_note_failure(ch, peer, code, os_error());
+    return;
+  }
+  l->ended = true;
+  frame_fail_lane(l, code, l == &p->out[LINK_CONTROL]);
+}
+
 /* Count n bytes that went over the pipe, header first. */
 static void lane_advance(lane *l, size_t n) {
   chan_io *io = l->head;
@@ -63,7 +82,7 @@ bool frame_pump_out(channel *ch, int peer, int cls) {
   size_t moved = 0;
   while (l->head && !p->failure && l->ready && moved < BUDGET) {
     ssize_t n = send_part(ch, p, cls, BUDGET - moved);
-    if (n < 0) frame_note_failure(ch, peer, (int)n, os_error());
+    if (n < 0) lane_failed(ch, peer, l, (int)n);
     if (n <= 0) {
       l->ready = p->link->ops->in_memory;
       break;
@@ -122,7 +141,7 @@ static bool pump_data(channel *ch, int peer, int cls) {
   size_t moved = 0;
   while (l->head && l->ready && moved < BUDGET) {
     ssize_t n = recv_part(ch, peer, cls, BUDGET - moved);
-    if (n < 0) frame_note_failure(ch, peer, (int)n, os_error());
+    if (n < 0) lane_failed(ch, peer, l, (int)n);
     if (n <= 0) {
       l->ready = n == 0 && p->link->ops->in_memory;
       break;
@@ -169,9 +188,9 @@ static bool pump_control(channel *ch, int peer) {
   peer_state *p = &ch->peers[peer];
   lane *l = &p->in[LINK_CONTROL];
   bool moved = false;
-  for (int calls = 0; calls < 64 && l->ready; calls++) {
+  for (int calls = 0; calls < 64 && l->ready && !l->ended; calls++) {
     ssize_t n = control_part(ch, peer);
-    if (n < 0) frame_note_failure(ch, peer, (int)n, os_error());
+    if (n < 0) lane_failed(ch, peer, l, (int)n);
     if (n <= 0) {
       l->ready = n == 0 && p->link->ops->in_memory;
       break;

@@ -21,6 +21,7 @@ typedef struct { /* one direction of one class */
   chan_io *head, **tail;
   frame_header header; /* of the message under way */
   size_t header_done;
+  bool ended; /* of a departed peer: nothing moves here any more */
   bool ready; /* sockets: the kernel reported it and no call has blocked since */
 } lane;
 
@@ -29,8 +30,9 @@ typedef struct {
   lane out[LINK_CLASSES], in[LINK_CLASSES];
   uint8_t *msg; /* the control message that is arriving; room for msg_room bytes */
   size_t msg_room, msg_done;
-  int failure; /* < 0: noted, with text */
-  bool lost;   /* settled */
+  int failure;   /* < 0: noted, with text */
+  bool lost;     /* settled */
+  bool departed; /* left in good order: its pipes end one by one, when they are empty */
   char text[256];
 } peer_state;
 
@@ -60,6 +62,8 @@ bool frame_pump_out(channel *ch, int peer, int cls);
 bool frame_pump_in(channel *ch, int peer); /* all classes; calls on_control */
 /* Take the head of the lane off, finished with status. */
 void frame_finish_head(lane *l, int status);
+/* Fail all that waits in the lane; owned: control messages, freed. */
+void frame_fail_lane(lane *l, int status, bool owned);
 /* Keep the peer's first failure; channel_progress settles it. */
 void frame_note_failure(channel *ch, int peer, int code, const char *text);
 #endif

@@ -1,7 +1,12 @@
 /* Two processes anywhere: a TCP socket per class, so that a full bulk stream never delays control. */
+#include <linux/sockios.h>
+#include <poll.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include "os/clock.h"
 #include "os/mem.h"
 #include "os/sock.h"
 #include "os/status.h"
@@ -44,8 +49,25 @@ static int tcp_check(transport_link *l) {
   return LWCC_OK;
 }
 
+/* Closing a socket that holds unread data throws away what is still to be sent. So first let the peer's kernel have it
+ * all, reading and dropping meanwhile; not longer than the deadline. */
+static void settle(int fd, uint64_t deadline_ns) {
+  char drop[4096];
+  int unsent = 0;
+  shutdown(fd, SHUT_WR);
+  for (;;) {
+    while (sock_recv(fd, drop, sizeof drop) > 0) continue;
+    if (ioctl(fd, SIOCOUTQ, &unsent) != 0 || !unsent || clock_ns() >= deadline_ns) return;
+    poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 1);
+  }
+}
+
 static void tcp_close(transport_link *l) {
-  for (int c = 0; c < LINK_CLASSES; c++) close(fd_of(l, c));
+  uint64_t deadline = clock_deadline(0.5);
+  for (int c = 0; c < LINK_CLASSES; c++) {
+    settle(fd_of(l, c), deadline);
+    close(fd_of(l, c));
+  }
   free(l);
 }
 
