@@ -15,8 +15,6 @@ FOLDERS = ("core", "launcher", "lwcc_torch", "lwcc_tf", "tests", "examples", "be
 # (file, function or "" for the file) -> reason
 EXCEPTIONS = {
     ("core/lwcc/ops.py", "submit_pointer"): "the adapters' contract: a request's fields, flat, for speed",
-    ("lwcc_torch/ops.py", "*"): "Horovod's public signatures, whose order scripts rely on",
-    ("lwcc_torch/optimizer.py", "DistributedOptimizer"): "Horovod's public signature",
     ("core/src/api/raw.c", "lwcc_raw_allreduce"): "public: as MPI_Allreduce",
     ("core/src/api/raw.c", "lwcc_raw_reducescatter"): "public: as MPI_Reduce_scatter",
     ("core/src/api/plans.c", "lwcc_algorithm_print"): "public: what snprintf has, and which plan",

@@ -19,11 +19,11 @@ def test_survivors_raise_and_name_the_dead(run_ranks: Any, how: str, transport: 
     done = run_ranks(
         3,
         f"""
-import os, signal, sys
-for turn in range(5):
-    lwcc.allreduce(np.ones(1000), name="t")
+import os, signal, threading
+lwcc.allreduce(np.ones(1000), name="t")
+lwcc.barrier()
 if rank == 1:
-    {end}
+    threading.Timer(0.1, lambda: {end}).start()
 for turn in range(2):
     try:
         while True:

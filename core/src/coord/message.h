@@ -1,5 +1,5 @@
 /* What negotiation says on the wire. A frame: u32 set, then entries until its end. Rank to coordinator: READY, REQUEST.
- * Coordinator to rank, the order log: NEW, RUN, ERROR, EVICT. To everybody: BYE (set = MESSAGE_ALL).
+ * Coordinator to rank, the order log: NEW, RUN, ERROR, EVICT. To everybody: BYE, LOST (set = MESSAGE_ALL).
  * Frames come from authenticated peers, and are decoded as if they did not: every length is checked. */
 #ifndef COORD_MESSAGE_H
 #define COORD_MESSAGE_H
@@ -17,7 +17,8 @@ typedef enum {
   ENTRY_RUN = 'X',     /* u32 n, u32 ids[n]: one bucket */
   ENTRY_ERROR = 'E',   /* u8 collective, i32 status, text name, text text */
   ENTRY_EVICT = 'V',   /* u32 id */
-  ENTRY_BYE = 'B'
+  ENTRY_BYE = 'B',
+  ENTRY_LOST = 'L' /* u32 rank, text: this rank is dead, as the sender saw */
 } entry_kind;
 
 /* All that must agree between the ranks of one collective, except that allgather's first dimensions and alltoall's

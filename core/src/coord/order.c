@@ -217,12 +217,36 @@ static void take_bye(engine *e, int peer) {
     if (pset_index(ps, peer) >= 0) leave_set(e, ps, peer);
 }
 
+static void give_up(engine *e, int lost, const char *text) {
+  int32_t none = -1;
+  atomic_compare_exchange_strong(&e->lost_rank, &none, lost);
+  engine_fail(e, LWCC_ERR_PEER_LOST, text);
+}
+
+/* What concerns every set. */
+static void take_news(engine *e, int peer, reader *r) {
+  char text[TEXT_CAP];
+  int kind = read_u8(r);
+  if (kind == ENTRY_BYE && !r->bad) {
+    take_bye(e, peer);
+    return;
+  }
+  uint32_t lost = read_u32(r);
+  read_text(r, text, sizeof text);
+  if (kind != ENTRY_LOST || r->bad || lost >= (uint32_t)e->size) {
+    os_fail(LWCC_ERR_PROTOCOL, "unknown news");
+    fail_protocol(e, "negotiation", peer);
+  } else if (!e->has_left[lost] && (int)lost != e->rank) {
+    give_up(e, (int)lost, text);
+  }
+}
+
 void order_control(engine *e, int peer, const void *msg, size_t nbytes) {
   reader r = {.at = msg, .end = (const uint8_t *)msg + nbytes};
   uint32_t set = read_u32(&r);
   if (engine_failed(e)) return;
-  if (set == MESSAGE_ALL && read_u8(&r) == ENTRY_BYE && !r.bad) {
-    take_bye(e, peer);
+  if (set == MESSAGE_ALL) {
+    take_news(e, peer, &r);
     return;
   }
   pset *ps = set <= INT32_MAX ? engine_set(e, (int)set) : NULL;
@@ -236,12 +260,21 @@ void order_control(engine *e, int peer, const void *msg, size_t nbytes) {
   if (st < 0) fail_protocol(e, "negotiation", peer);
 }
 
+/* Tell the others, so that nobody takes a survivor's leaving for the cause. */
 void order_lost(engine *e, int peer, int status, const char *why) {
   char text[TEXT_CAP];
-  if (e->has_left[peer] || e->leaving) return;
+  if (e->has_left[peer] || e->leaving || engine_failed(e)) return;
   snprintf(text, sizeof text, "rank %d (host %s, pid %d) is gone: %.700s", peer, e->ids[peer].host, e->ids[peer].pid,
            why);
-  int32_t none = -1;
-  atomic_compare_exchange_strong(&e->lost_rank, &none, peer);
-  engine_fail(e, status == LWCC_ERR_PROTOCOL ? LWCC_ERR_PROTOCOL : LWCC_ERR_PEER_LOST, text);
+  bytes entry = {0};
+  bytes_u8(&entry, ENTRY_LOST);
+  bytes_u32(&entry, (uint32_t)peer);
+  bytes_text(&entry, text);
+  for (int i = 0; i < e->size; i++)
+    if (i != e->rank && i != peer && !channel_lost(e->ch, i)) send_frame(e, i, -1, &entry);
+  bytes_free(&entry);
+  if (status == LWCC_ERR_PROTOCOL)
+    engine_fail(e, status, text);
+  else
+    give_up(e, peer, text);
 }
