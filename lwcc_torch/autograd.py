@@ -23,7 +23,7 @@ def run(calls: Sequence[Call], tensors: Sequence[torch.Tensor]) -> list[Done]:
     if not (torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)):
         return engine.run(calls, tensors)
     splits: list[Optional[tuple[int, ...]]] = []
-    outputs = _Collective.apply(tuple(calls), splits, *tensors)
+    outputs = _Collective.apply(tuple(calls), splits, *tensors)  # type: ignore[no-untyped-call, unused-ignore]
     return [Done(output, rows) for output, rows in zip(outputs, splits)]
 
 
