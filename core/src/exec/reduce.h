@@ -1,6 +1,7 @@
 /* Reduction kernels, picked at run time by instruction set (LWCC_ISA=base|avx2|avx512 forces one).
  * fp16 and bf16 accumulate in fp32 over all sources of one call and round once. bool: SUM and MAX are or, PRODUCT and
- * MIN are and. Integers wrap. NaN: MIN and MAX return NaN if any source is NaN. */
+ * MIN are and. Integers wrap. NaN: MIN and MAX return NaN if any source is NaN. All instruction sets give
+ * the same bits, except which one of two NaNs survives a sum or a product. */
 #ifndef EXEC_REDUCE_H
 #define EXEC_REDUCE_H
 #include <stddef.h>
