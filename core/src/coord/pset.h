@@ -37,7 +37,7 @@ typedef struct pset {
   name_table by_name, by_id;
   bytes out;       /* READY and REQUEST entries since the last frame */
   coordinator *co; /* on index 0 */
-  int left;        /* global rank of a member that has left in good order, or -1 */
+  atomic_int left; /* global rank of a member that has left in good order, or -1; raw calls look without the lock */
   atomic_bool removed;
   atomic_int raw_lock; /* a shared-memory raw call runs; acquire and release by its caller */
   uint32_t raw_tag;    /* guarded by the engine lock */

@@ -8,6 +8,7 @@
 #include "exec/coll.h"
 #include "exec/reduce_isa.h"
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <emmintrin.h>
 #endif
 
@@ -18,11 +19,18 @@ size_t coll_dtype_bytes(int dtype) {
   return dtype >= 0 && dtype < LWCC_DTYPES ? nbytes[dtype] : 0;
 }
 
+#if defined(__x86_64__)
+static int has_f16c(void) { /* not every compiler's __builtin_cpu_supports knows it */
+  unsigned eax, ebx, ecx, edx;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C) != 0;
+}
+#endif
+
 const reduce_table *reduce_usable(int index) {
   if (index == 0) return &reduce_base;
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  if (index == 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) return &reduce_avx2;
+  if (index == 1 && __builtin_cpu_supports("avx2") && has_f16c()) return &reduce_avx2;
   if (index == 2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
     return &reduce_avx512;
