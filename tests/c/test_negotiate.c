@@ -333,6 +333,52 @@ static void test_little_room_for_answers(void) {
   }
 }
 
+typedef struct {
+  pthread_barrier_t all;
+  uint64_t fusion_nbytes;
+} gate;
+
+/* Rank 0 asks for the first name and alone; the other requests gather until the last rank has asked. */
+static void fuse(engine *e, void *arg) {
+  gate *g = arg;
+  char name[16], text[TEXT_CAP];
+  int64_t v[20];
+  lwcc_ticket t[20], twice;
+  for (int i = 0; i < 20; i++) {
+    v[i] = i + e->rank;
+    snprintf(name, sizeof name, "f%d", i);
+    ask a = sum_of(name, &v[i], 1);
+    if (e->rank == 1 && i == 0) pthread_barrier_wait(&g->all);
+    CHECK(submit(e, &a, 1, &t[i]) == LWCC_OK, "%s", os_error());
+    if (e->rank != 0 || i != 0) continue;
+    CHECK(submit(e, &a, 1, &twice) == LWCC_ERR_INVALID && strstr(os_error(), "\"f0\""), "%s", os_error());
+    pthread_barrier_wait(&g->all);
+  }
+  for (int i = 0; i < 20; i++) {
+    int st = finish_request(e, t[i], text), p = e->size;
+    CHECK(st == LWCC_OK && v[i] == i * p + p * (p - 1) / 2, "rank %d f%d: %d %s", e->rank, i, st, text);
+    queue_release(&e->q, queue_lookup(&e->q, t[i]));
+  }
+  lwcc_stats s = stats_of(e);
+  CHECK(g->fusion_nbytes || (s.fused == 0 && s.buckets == 20), "fused %d", (int)s.fused);
+  CHECK(s.buckets <= 20 && s.completed == 20, "%d buckets", (int)s.buckets);
+  CHECK(s.fused == 0 || s.buckets < 20, "%d fused in %d buckets", (int)s.fused, (int)s.buckets);
+}
+
+static void test_fusion_and_a_name_that_is_pending(void) {
+  for (int i = 0; i < 6; i++) {
+    world w;
+    world_options o = world_of(sizes[1 + i % 3]);
+    gate g = {.fusion_nbytes = i < 3 ? 0 : 1 << 20};
+    pthread_barrier_init(&g.all, NULL, 2);
+    o.limits.fusion_nbytes = g.fusion_nbytes;
+    world_open(&w, o);
+    world_run(&w, fuse, &g);
+    world_close(&w);
+    pthread_barrier_destroy(&g.all);
+  }
+}
+
 int main(int argc, char **argv) {
   if (argc > 1) seed = strtoull(argv[1], NULL, 0);
   alarm(280);
@@ -343,5 +389,6 @@ int main(int argc, char **argv) {
   test_shapes_and_splits_may_change();
   test_a_group_runs_as_one_or_fails_as_one();
   test_little_room_for_answers();
+  test_fusion_and_a_name_that_is_pending();
   return check_report();
 }
