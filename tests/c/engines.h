@@ -32,7 +32,8 @@ typedef struct {
   const int64_t *splits; /* NULL, or one for each rank */
   const void *in;
   void *out;
-  int priority;
+  int priority, set;
+  const char *algorithm; /* NULL: selected */
 } ask;
 
 typedef struct {
@@ -116,13 +117,14 @@ static inline int fill_request(void *arg, int index, request *r) {
                        .group_size = g->n > 1 ? g->n : 0,
                        .group = g->n > 1 ? name_hash(g->asks[0].name, 0) : 0};
   memcpy(r->sig.shape, a->shape, sizeof a->shape);
+  if (a->algorithm) os_copy_text(r->sig.algorithm, sizeof r->sig.algorithm, a->algorithm);
   if (a->splits) {
     r->sig.nsplits = g->size;
     r->sig.splits = malloc((size_t)g->size * sizeof *a->splits);
     memcpy(r->sig.splits, a->splits, (size_t)g->size * sizeof *a->splits);
   }
   snprintf(r->name, sizeof r->name, "%s", a->name);
-  r->set = 0;
+  r->set = a->set;
   r->priority = a->priority;
   r->input = a->in;
   r->output = a->out;

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "channel/frame.h"
+#include "channel/park.h"
 #include "os/clock.h"
 #include "os/mem.h"
 #include "os/status.h"
@@ -35,6 +36,7 @@ static void drop_link(channel *ch, peer_state *p, int status) {
     epoll_ctl(ch->epoll_fd, EPOLL_CTL_DEL, link->ops->fd(link, c), NULL);
     frame_fail_lane(&p->out[c], status, c == LINK_CONTROL);
     frame_fail_lane(&p->in[c], status, false);
+    park_free(&p->in[c]);
   }
   if (!link->ops->in_memory) ch->nsockets--;
   link->ops->close(link);
@@ -112,6 +114,12 @@ static void post(channel *ch, int peer, int cls, chan_io *io, bool sending) {
   peer_state *p = &ch->peers[peer];
   lane *l = sending ? &p->out[cls] : &p->in[cls];
   io->done = 0;
+  io->status = LWCC_PENDING;
+  if (!sending && l->parked) {
+    int st = park_take(l, io);
+    if (st > 0) return;
+    if (st < 0) frame_note_failure(ch, peer, st, os_error());
+  }
   io->status = p->lost ? p->failure : LWCC_PENDING;
   if (l->ended) io->status = LWCC_ERR_PEER_LOST;
   if (p->lost || l->ended) return;
@@ -153,6 +161,10 @@ int channel_lost(const channel *ch, int peer) {
 
 void channel_depart(channel *ch, int peer) {
   ch->peers[peer].departed = true;
+}
+
+void channel_mix(channel *ch) {
+  ch->mixed = true;
 }
 
 void channel_ring(channel *ch, int peer) {

@@ -1,8 +1,9 @@
 /* Messages between the ranks of a job, over one transport link per peer.
  *
- * A message has a tag for checking, never for matching: per (peer, class) the i-th message sent meets the i-th receive
- * posted. Data messages wait in the pipe until their receive is posted; control messages are read at once and handed to
- * on_control. All functions: driving thread only (engine lock held), except channel_wake. */
+ * A message has a tag. Its upper half names a stream: per (peer, class, stream) the i-th message sent meets the i-th
+ * receive posted. The rest is for checking, never for matching. Data messages wait in the pipe until a receive is
+ * posted; those of another stream, which would be in its way, are then put aside. Control messages are read at once and
+ * handed to on_control. All functions: driving thread only (engine lock held), except channel_wake. */
 #ifndef CHANNEL_H
 #define CHANNEL_H
 #include <stdbool.h>
@@ -10,6 +11,7 @@
 #include "transport/transport.h"
 
 typedef struct channel channel;
+enum { CHANNEL_STREAM_SHIFT = 16 }; /* tag = stream << 16 | number */
 
 /* One data message in flight, embedded in its owner's structure, which must live until status is not LWCC_PENDING. */
 typedef struct chan_io {
@@ -52,6 +54,7 @@ void channel_wake(channel *ch);  /* any thread */
 /* The peer has said that it leaves: the end of its pipes is no failure. What it sent before stays readable, pipe by
  * pipe; ios beyond that fail. To be called from on_control. */
 void channel_depart(channel *ch, int peer);
+void channel_mix(channel *ch);                 /* before messages of more than one stream share a pipe */
 void channel_ring(channel *ch, int peer);      /* end the peer's sleep: memory outside the links changed */
 int channel_lost(const channel *ch, int peer); /* 1 if lost */
 #endif

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "channel/park.h"
 #include "os/status.h"
 
 enum { SMALL = 1024, BUDGET = 512 << 10 }; /* bytes: sent with the header in one call; moved in one turn */
@@ -27,9 +28,11 @@ void frame_finish_head(lane *l, int status) {
 void frame_fail_lane(lane *l, int status, bool owned) {
   while (l->head) {
     chan_io *io = l->head;
+    bool ours = owned || io == l->parking;
     frame_finish_head(l, status);
-    if (owned) free(io);
+    if (ours) free(io);
   }
+  l->parking = NULL;
 }
 
 /* A pipe broke or ended. That is the end of the peer, unless it has said that it leaves. */
@@ -124,12 +127,13 @@ static ssize_t recv_part(channel *ch, int peer, int cls, size_t most) {
     return ops->recv(p->link, cls, (uint8_t *)io->buf + io->done, left < most ? left : most);
   }
   uint8_t block[sizeof l->header + SMALL];
-  size_t missing = sizeof l->header - l->header_done, small = io->nbytes <= SMALL ? io->nbytes : 0;
+  size_t missing = sizeof l->header - l->header_done, small = !ch->mixed && io->nbytes <= SMALL ? io->nbytes : 0;
   ssize_t n = ops->recv(p->link, cls, block, missing + small);
   if (n <= 0) return n;
   size_t h = (size_t)n < missing ? (size_t)n : missing;
   memcpy((uint8_t *)&l->header + l->header_done, block, h);
   if (h < missing) return n;
+  if (ch->mixed) TRY(park_choose(l, &l->header));
   TRY(check_header(ch, peer, cls, &l->header));
   if ((size_t)n > missing) memcpy(io->buf, block + missing, (size_t)n - missing);
   return n;
@@ -148,7 +152,14 @@ static bool pump_data(channel *ch, int peer, int cls) {
     }
     moved += (size_t)n;
     lane_advance(l, (size_t)n);
-    if (lane_complete(l)) frame_finish_head(l, LWCC_OK);
+    if (!lane_complete(l)) continue;
+    if (l->head != l->parking) {
+      frame_finish_head(l, LWCC_OK);
+      continue;
+    }
+    int st = park_finish_head(l);
+    if (st < 0) frame_note_failure(ch, peer, st, os_error());
+    if (st < 0) break;
   }
   return moved > 0;
 }

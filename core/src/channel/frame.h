@@ -21,8 +21,10 @@ typedef struct { /* one direction of one class */
   chan_io *head, **tail;
   frame_header header; /* of the message under way */
   size_t header_done;
-  bool ended; /* of a departed peer: nothing moves here any more */
-  bool ready; /* sockets: the kernel reported it and no call has blocked since */
+  chan_io *parking; /* == head: a message that nobody waits for yet is arriving; owned */
+  chan_io *parked;  /* owned: such messages, complete, oldest first */
+  bool ended;       /* of a departed peer: nothing moves here any more */
+  bool ready;       /* sockets: the kernel reported it and no call has blocked since */
 } lane;
 
 typedef struct {
@@ -52,6 +54,7 @@ struct channel {
   atomic_bool poll_due; /* relaxed: the engine lock orders it */
   atomic_int woken;     /* 1: wake_fd is signalled; acq_rel: channel_wake pairs with channel_wait */
   int failures;         /* noted, not yet settled */
+  bool mixed;           /* messages of several streams share a pipe */
   watch *watches;
   size_t nwatches;
   peer_state peers[];

@@ -72,6 +72,7 @@ static int open_teams(engine *e, pset *ps, void *area) {
 
 int engine_add_set(engine *e, pset *ps, void *area) {
   TRY(open_teams(e, ps, area));
+  if (ps->id) channel_mix(e->ch);
   if (ps->co) coordinator_limit(ps->co, &e->limits);
   pset **tail = NULL;
   pset *first = atomic_load_explicit(&e->sets, memory_order_acquire);

@@ -182,7 +182,7 @@ static void start(engine *e, pset *ps) {
     finish(e, ps, LWCC_OK);
     return;
   }
-  if (st >= 0) st = exec_start(&ps->named, &a, algorithm[0] ? algorithm : NULL, (uint32_t)e->stats.buckets, &ps->op);
+  if (st >= 0) st = exec_start(&ps->named, &a, algorithm[0] ? algorithm : NULL, pset_tag(ps, ps->ran++), &ps->op);
   if (st < 0) {
     ps->op = NULL;
     finish(e, ps, st);

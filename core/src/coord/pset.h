@@ -39,8 +39,8 @@ typedef struct pset {
   coordinator *co;  /* on index 0 */
   _Atomic int left; /* seq_cst: global rank of a member that has left in good order, or -1 */
   atomic_bool removed;
-  atomic_int raw_lock; /* a shared-memory raw call runs; acquire and release by its caller */
-  uint32_t raw_tag;    /* guarded by the engine lock */
+  atomic_int raw_lock;   /* a shared-memory raw call runs; acquire and release by its caller */
+  uint32_t ran, raw_ran; /* collectives so far, the same numbers on every rank; guarded by the engine lock */
   exec_op *abandoned_raw;
   bool headless; /* the coordinator has left: every request fails */
   bool raw_busy; /* a wire raw call holds the lane; guarded by the engine lock */
@@ -59,7 +59,11 @@ typedef struct pset {
 } pset;
 
 int pset_create(int id, const int *ranks, int n, int my_rank, pset **out);
-void pset_free(pset *ps);                 /* the lane must be empty; closes its teams, not the fusion buffer */
+void pset_free(pset *ps); /* the lane must be empty; closes its teams, not the fusion buffer */
+/* Marks the messages of the number-th collective: their stream is the set. */
+static inline uint32_t pset_tag(const pset *ps, uint32_t number) {
+  return (uint32_t)ps->id << CHANNEL_STREAM_SHIFT | (number & ((1u << CHANNEL_STREAM_SHIFT) - 1));
+}
 int pset_index(const pset *ps, int rank); /* -1: no member */
 cached *cached_by_name(const pset *ps, int collective, const char *name);
 cached *cached_by_id(const pset *ps, uint32_t id);
