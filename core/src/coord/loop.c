@@ -148,7 +148,10 @@ int engine_wait(engine *e, request *r, uint64_t deadline_ns) {
     done = drive(e, r, deadline_ns);
     engine_unlock(e);
   }
-  if (!done) request_sleep(r, deadline_ns);
+  if (!done) {
+    engine_kick(e); /* who holds the lock may have looked for work before r came, and be on its way to sleep */
+    request_sleep(r, deadline_ns);
+  }
   atomic_fetch_add_explicit(&e->waited_ns, clock_ns() - began, memory_order_relaxed);
   return request_status(r);
 }

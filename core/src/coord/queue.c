@@ -140,7 +140,7 @@ static int submit_locked(queue *q, int n, request_fill fill, void *arg, lwcc_tic
   for (request *r = first; r; r = r->next) tickets_out[i++] = r->ticket;
   *q->tail = first;
   q->tail = tail;
-  atomic_fetch_add_explicit(&q->outstanding, (uint32_t)n, memory_order_relaxed);
+  atomic_fetch_add(&q->outstanding, (uint32_t)n);
   return LWCC_OK;
 }
 
@@ -152,7 +152,7 @@ int queue_submit(queue *q, int n, request_fill fill, void *arg, lwcc_ticket *tic
 }
 
 request *queue_drain(queue *q) {
-  if (!atomic_load_explicit(&q->outstanding, memory_order_relaxed)) return NULL;
+  if (!atomic_load(&q->outstanding)) return NULL;
   pthread_mutex_lock(&q->mu);
   request *r = q->head;
   q->head = NULL;

@@ -45,8 +45,9 @@ typedef struct queue {
   name_table pending;             /* by set and name; guarded by mu */
   _Atomic(request *) *blocks[64]; /* blocks[i]: table of 1024 pointers; release when made, acquire when looked up */
   uint32_t made;                  /* requests ever made; guarded by mu */
-  _Atomic uint32_t outstanding;   /* submitted, not finished; relaxed: a hint for sleeping, ordered by mu */
-  _Atomic int closed;             /* < 0: no more submissions; the text is closed_text (written before, under mu) */
+  _Atomic uint32_t
+      outstanding;    /* submitted, not finished; seq_cst with engine.sleeping: submit, then look whether it sleeps */
+  _Atomic int closed; /* < 0: no more submissions; the text is closed_text (written before, under mu) */
   char closed_text[TEXT_CAP];
 } queue;
 
