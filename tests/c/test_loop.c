@@ -63,9 +63,10 @@ static void several_callers(engine *e, void *arg) {
   for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
 }
 
-static void test_a_blocking_call_is_never_slept_over(int size, void (*program)(engine *e, void *arg)) {
+static void test_a_blocking_call_is_never_slept_over(int size, int spins, void (*program)(engine *e, void *arg)) {
   world w;
   world_open(&w, world_of(size));
+  for (int r = 0; r < size; r++) w.e[r]->spins = spins; /* few: sleep soon, and often */
   world_run(&w, program, NULL);
   world_close(&w);
 }
@@ -73,8 +74,10 @@ static void test_a_blocking_call_is_never_slept_over(int size, void (*program)(e
 int main(void) {
   alarm(280);
   for (int p = 1; p <= 3; p++) {
-    test_a_blocking_call_is_never_slept_over(p, one_caller);
-    test_a_blocking_call_is_never_slept_over(p, several_callers);
+    for (int spins = 0; spins <= 300; spins += 300) {
+      test_a_blocking_call_is_never_slept_over(p, spins, one_caller);
+      test_a_blocking_call_is_never_slept_over(p, spins, several_callers);
+    }
   }
   return check_report();
 }
