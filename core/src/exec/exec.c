@@ -67,8 +67,8 @@ static void load(exec_op *op, char *dst, const void *src, size_t count) {
   const coll_args *a = &op->a;
   if (a->prescale != 1.0)
     reduce_scale(a->dtype, dst, src, count, a->prescale);
-  else
-    reduce_copy(dst, src, count * op->width, 0);
+  else if (dst != src && count)
+    memmove(dst, src, count * op->width); /* allgather in place: uneven blocks may overlap */
 }
 
 /* Where D lies, and what it holds at the beginning. */
