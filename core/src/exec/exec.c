@@ -108,7 +108,7 @@ static int place(exec_op *op) {
 
 static void unload(exec_op *op) {
   const coll_args *a = &op->a;
-  int me = op->team->me;
+  int me = a->collective == LWCC_REDUCESCATTER ? op->team->me : 0; /* other plans may have fewer chunks than ranks */
   char *mine = op->data + op->bounds[me] * op->width;
   size_t n = op->bounds[me + 1] - op->bounds[me];
   if (a->collective == LWCC_REDUCESCATTER && a->postscale != 1.0)
