@@ -83,7 +83,7 @@ static int run_wire(engine *e, pset *ps, const coll_args *a) {
   int st = ctx_alive(e);
   if (st >= 0) {
     const char *name = forced[a->collective];
-    st = exec_start(&ps->raw, a, name[0] ? name : NULL, pset_tag(ps, ps->raw_ran++), &op);
+    st = exec_start(&ps->raw, a, name[0] ? name : NULL, pset_tag(ps, ++ps->raw_tag), &op);
     if (st >= 0) {
       st = turn_until_done(e, &w, op);
       if (st >= 0)

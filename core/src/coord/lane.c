@@ -1,4 +1,4 @@
-/* PATH 7/9: a set's buckets, run one after the other in log order. */
+/* A set's buckets, run one after the other in log order. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -178,11 +178,12 @@ static void start(engine *e, pset *ps) {
   const char *algorithm = b->members[0].r->sig.algorithm;
   int st = prepare(e, ps, b, &a);
   e->stats.buckets++;
+  ps->tag++;
   if (st >= 0 && nothing_to_move(ps, b, &a)) {
     finish(e, ps, LWCC_OK);
     return;
   }
-  if (st >= 0) st = exec_start(&ps->named, &a, algorithm[0] ? algorithm : NULL, pset_tag(ps, ps->ran++), &ps->op);
+  if (st >= 0) st = exec_start(&ps->named, &a, algorithm[0] ? algorithm : NULL, pset_tag(ps, ps->tag), &ps->op);
   if (st < 0) {
     ps->op = NULL;
     finish(e, ps, st);
