@@ -33,11 +33,15 @@ typedef struct {
   uint64_t left_since_ns; /* when this call first saw that a member had left */
 } watch;
 
+static int lost_member(const pset *ps) {
+  return os_fail(LWCC_ERR_SHUTDOWN, "raw collective: rank %d has left (lwcc shutdown)", atomic_load(&ps->left));
+}
+
 static int has_left(watch *w) {
   uint64_t now = clock_ns();
   if (!w->left_since_ns) w->left_since_ns = now;
   if (now - w->left_since_ns < LEFT_GRACE_NS) return LWCC_OK; /* it may have finished this very call before */
-  return os_fail(LWCC_ERR_SHUTDOWN, "raw collective: rank %d has left (lwcc shutdown)", atomic_load(&w->ps->left));
+  return lost_member(w->ps);
 }
 
 static int aborted(void *arg) {
@@ -53,6 +57,7 @@ static int turn_until_done(engine *e, watch *w, exec_op *op) {
   for (;;) {
     bool progress = false;
     int st = exec_step(op, &progress);
+    if (st == LWCC_ERR_PEER_LOST && atomic_load(&w->ps->left) >= 0) return lost_member(w->ps);
     if (st != LWCC_PENDING) return st;
     progress |= engine_turn(e);
     TRY(ctx_alive(e));
@@ -65,34 +70,19 @@ static int turn_until_done(engine *e, watch *w, exec_op *op) {
   }
 }
 
-/* One raw call at a time owns the set's raw lane; the others turn the loop for it. */
-static void take_lane(engine *e, pset *ps) {
-  engine_lock(e);
-  while (ps->raw_busy) {
-    engine_unlock(e);
-    sched_yield();
-    engine_lock(e);
-  }
-  ps->raw_busy = true;
-}
-
 static int run_wire(engine *e, pset *ps, const coll_args *a) {
   watch w = {.e = e, .ps = ps};
   exec_op *op;
-  take_lane(e, ps);
+  const char *name = forced[a->collective];
+  engine_lock(e);
   int st = ctx_alive(e);
+  if (st >= 0 && ps->raw_broken) st = lost_member(ps);
+  if (st >= 0) st = exec_start(&ps->raw, a, name[0] ? name : NULL, pset_tag(ps, ++ps->raw_tag), &op);
   if (st >= 0) {
-    const char *name = forced[a->collective];
-    st = exec_start(&ps->raw, a, name[0] ? name : NULL, pset_tag(ps, ++ps->raw_tag), &op);
-    if (st >= 0) {
-      st = turn_until_done(e, &w, op);
-      if (st >= 0)
-        exec_free(op);
-      else
-        ps->abandoned_raw = op; /* a failed call ends the lane: its messages may still be under way */
-    }
+    st = turn_until_done(e, &w, op);
+    ps->raw_broken |= st < 0;
+    exec_free(op);
   }
-  ps->raw_busy = false;
   engine_unlock(e);
   return st;
 }

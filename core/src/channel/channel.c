@@ -34,8 +34,8 @@ static void drop_link(channel *ch, peer_state *p, int status) {
   for (int c = 0; c < LINK_CLASSES; c++) {
     /* by hand: a forked child may hold the descriptor, and then close() does not take it out of the set */
     epoll_ctl(ch->epoll_fd, EPOLL_CTL_DEL, link->ops->fd(link, c), NULL);
-    frame_fail_lane(&p->out[c], status, c == LINK_CONTROL);
-    frame_fail_lane(&p->in[c], status, false);
+    frame_fail_lane(&p->out[c], status);
+    frame_fail_lane(&p->in[c], status);
     park_free(&p->in[c]);
   }
   if (!link->ops->in_memory) ch->nsockets--;
@@ -135,6 +135,14 @@ void channel_recv(channel *ch, int peer, int cls, chan_io *io) {
   post(ch, peer, cls, io, false);
 }
 
+void channel_cancel(channel *ch, int peer, int cls, chan_io *io) {
+  peer_state *p = &ch->peers[peer];
+  for (int i = 0; i < 2 && io->status == LWCC_PENDING; i++) {
+    int st = park_cancel(i ? &p->out[cls] : &p->in[cls], io);
+    if (st < 0) frame_note_failure(ch, peer, st, os_error());
+  }
+}
+
 int channel_control(channel *ch, int peer, const void *msg, size_t nbytes) {
   if (nbytes > CONTROL_MAX)
     return os_fail(LWCC_ERR_INVALID, "channel: control message of %zu bytes, at most %d", nbytes, CONTROL_MAX);
@@ -142,7 +150,7 @@ int channel_control(channel *ch, int peer, const void *msg, size_t nbytes) {
   if (ch->peers[peer].departed) return os_fail(LWCC_ERR_SHUTDOWN, "rank %d has left", peer);
   control_msg *m = malloc(sizeof *m + nbytes);
   if (!m) return os_fail(LWCC_ERR_SYSTEM, "channel: no memory for a control message of %zu bytes", nbytes);
-  m->io = (chan_io){.buf = m->bytes, .nbytes = nbytes};
+  m->io = (chan_io){.buf = m->bytes, .nbytes = nbytes, .owned = true};
   if (nbytes) memcpy(m->bytes, msg, nbytes);
   post(ch, peer, LINK_CONTROL, &m->io, true);
   return LWCC_OK;

@@ -20,6 +20,7 @@ typedef struct chan_io {
   size_t nbytes;        /* may be 0 */
   size_t done;          /* bytes moved so far; only grows; the owner may use the bytes below it at once */
   uint32_t tag;
+  bool owned; /* the channel's own: freed at its end */
   int status; /* LWCC_PENDING until finished */
 } chan_io;
 
@@ -36,6 +37,9 @@ void channel_close(channel *ch); /* pending ios become LWCC_ERR_SHUTDOWN */
 
 void channel_send(channel *ch, int peer, int cls, chan_io *io); /* LINK_NAMED or LINK_RAW */
 void channel_recv(channel *ch, int peer, int cls, chan_io *io);
+/* Take a message back: when this returns, io and its buffer are the owner's again, whatever its state was. What is on
+ * its way already goes on with memory of the channel. The stream is of no use any more. */
+void channel_cancel(channel *ch, int peer, int cls, chan_io *io);
 int channel_control(channel *ch, int peer, const void *msg, size_t nbytes); /* copies; queues without limit */
 bool channel_idle(const channel *ch);                                       /* nothing left to send */
 

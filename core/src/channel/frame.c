@@ -22,16 +22,14 @@ void frame_finish_head(lane *l, int status) {
   l->head = io->next;
   if (!l->head) l->tail = &l->head;
   l->header_done = 0;
-  io->status = status; /* last: from here on the owner may reuse it */
+  if (io->owned)
+    free(io);
+  else
+    io->status = status; /* last: from here on the owner may reuse it */
 }
 
-void frame_fail_lane(lane *l, int status, bool owned) {
-  while (l->head) {
-    chan_io *io = l->head;
-    bool ours = owned || io == l->parking;
-    frame_finish_head(l, status);
-    if (ours) free(io);
-  }
+void frame_fail_lane(lane *l, int status) {
+  while (l->head) frame_finish_head(l, status);
   l->parking = NULL;
 }
 
@@ -43,7 +41,7 @@ static void lane_failed(channel *ch, int peer, lane *l, int code) {
     return;
   }
   l->ended = true;
-  frame_fail_lane(l, code, l == &p->out[LINK_CONTROL]);
+  frame_fail_lane(l, code);
 }
 
 /* Count n bytes that went over the pipe, header first. */
@@ -92,10 +90,7 @@ bool frame_pump_out(channel *ch, int peer, int cls) {
     }
     moved += (size_t)n;
     lane_advance(l, (size_t)n);
-    if (!lane_complete(l)) continue;
-    chan_io *io = l->head;
-    frame_finish_head(l, LWCC_OK);
-    if (cls == LINK_CONTROL) free(io);
+    if (lane_complete(l)) frame_finish_head(l, LWCC_OK);
   }
   return moved > 0;
 }

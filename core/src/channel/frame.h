@@ -65,8 +65,7 @@ bool frame_pump_out(channel *ch, int peer, int cls);
 bool frame_pump_in(channel *ch, int peer); /* all classes; calls on_control */
 /* Take the head of the lane off, finished with status. */
 void frame_finish_head(lane *l, int status);
-/* Fail all that waits in the lane; owned: control messages, freed. */
-void frame_fail_lane(lane *l, int status, bool owned);
+void frame_fail_lane(lane *l, int status); /* fail all that waits in the lane */
 /* Keep the peer's first failure; channel_progress settles it. */
 void frame_note_failure(channel *ch, int peer, int code, const char *text);
 #endif

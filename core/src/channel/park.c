@@ -17,13 +17,11 @@ static chan_io **find(chan_io **at, uint32_t tag) {
   return at;
 }
 
-static int make_parked(const frame_header *h, chan_io **out) {
-  size_t nbytes;
-  parked_msg *m = mem_add(sizeof *m, (size_t)h->nbytes, &nbytes) ? malloc(nbytes) : NULL;
-  if (!m)
-    return os_fail(LWCC_ERR_SYSTEM, "channel: no memory for a message of %llu bytes that came early",
-                   (unsigned long long)h->nbytes);
-  m->io = (chan_io){.buf = m->bytes, .nbytes = (size_t)h->nbytes, .tag = h->tag, .status = LWCC_PENDING};
+static int make_parked(size_t nbytes, uint32_t tag, chan_io **out) {
+  size_t room;
+  parked_msg *m = mem_add(sizeof *m, nbytes, &room) ? malloc(room) : NULL;
+  if (!m) return os_fail(LWCC_ERR_SYSTEM, "channel: no memory to put a message of %zu bytes aside", nbytes);
+  m->io = (chan_io){.buf = m->bytes, .nbytes = nbytes, .tag = tag, .owned = true};
   *out = &m->io;
   return LWCC_OK;
 }
@@ -35,7 +33,7 @@ int park_choose(lane *l, const frame_header *h) {
     *at = io->next;
     if (!io->next) l->tail = at;
   } else {
-    TRY(make_parked(h, &io));
+    TRY(make_parked((size_t)h->nbytes, h->tag, &io));
     l->parking = io;
   }
   io->next = l->head;
@@ -60,6 +58,7 @@ int park_take(lane *l, chan_io *io) {
 int park_finish_head(lane *l) {
   chan_io *m = l->parking, **last = &l->parked;
   l->parking = NULL;
+  m->owned = false; /* not freed yet */
   frame_finish_head(l, LWCC_OK);
   m->next = NULL;
   while (*last) last = &(*last)->next;
@@ -71,6 +70,33 @@ int park_finish_head(lane *l) {
   if (st < 0) return st;
   *at = after;
   if (!after) l->tail = at;
+  return LWCC_OK;
+}
+
+static int replace_head(lane *l) {
+  chan_io *io = l->head, *copy;
+  TRY(make_parked(io->nbytes, io->tag, &copy));
+  if (io->nbytes) memcpy(copy->buf, io->buf, io->nbytes); /* a receive needs it not, a send does */
+  copy->done = io->done;
+  copy->next = io->next;
+  l->head = copy;
+  if (!copy->next) l->tail = &copy->next;
+  return LWCC_OK;
+}
+
+int park_cancel(lane *l, chan_io *io) {
+  chan_io **at = &l->head;
+  while (*at && *at != io) at = &(*at)->next;
+  if (!*at) return LWCC_OK;
+  if (io == l->head && l->header_done > 0) {
+    int st = replace_head(l);
+    if (st < 0) frame_fail_lane(l, st);
+    if (st < 0) return st;
+  } else {
+    *at = io->next;
+    if (!io->next) l->tail = at;
+  }
+  io->status = LWCC_ERR_SHUTDOWN;
   return LWCC_OK;
 }
 

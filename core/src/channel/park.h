@@ -11,5 +11,8 @@ int park_finish_head(lane *l);
 /* The oldest parked message of io's stream, if there is one: 1. LWCC_ERR_PROTOCOL if it is another one than expected.
  */
 int park_take(lane *l, chan_io *io);
+/* Take io out of the lane, if it is there; what is under way goes on with a copy. LWCC_ERR_SYSTEM: all of the lane has
+ * failed. */
+int park_cancel(lane *l, chan_io *io);
 void park_free(lane *l);
 #endif

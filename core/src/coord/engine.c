@@ -149,8 +149,6 @@ void engine_free(engine *e) {
   if (e->ch) channel_close(e->ch);
   for (pset *ps = atomic_load(&e->sets), *next; ps; ps = next) {
     next = ps->next;
-    if (ps->abandoned) exec_free(ps->abandoned);
-    if (ps->abandoned_raw) exec_free(ps->abandoned_raw);
     void *reach = ps->reach;
     pset_free(ps);
     free(reach);

@@ -46,7 +46,6 @@ typedef struct engine {
   int running;                           /* lanes with a running operation */
   lwcc_stats stats;                      /* guarded by lock, except waited_ns and raw_calls */
   _Atomic uint64_t waited_ns, raw_calls; /* relaxed counters */
-  exec_op *graveyard;                    /* of lanes that failed; freed after the channel */
 } engine;
 
 /* engine.c. First create, then channel_create with engine_events, then bind. *out is set also on failure: free it. */

@@ -46,6 +46,8 @@ static int reserve(engine *e, pset *ps, size_t nbytes) {
     return os_fail(LWCC_ERR_SYSTEM, "no memory for a fused bucket of %zu bytes", room);
   }
   ps->fusion_nbytes = room;
+  int failed = engine_failed(e); /* while node_alloc waited for the peers */
+  if (failed) return os_fail(failed, "%s", e->failed_text);
   return LWCC_OK;
 }
 

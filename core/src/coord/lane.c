@@ -22,13 +22,13 @@ int lane_append(pset *ps, bucket *b) {
 
 /* ---- what to run ---- */
 
+/* A rank that refuses memory takes part all the same, with memory of ours, because the others have begun. */
 static int output_room(request *r, size_t nbytes) {
   r->nbytes = nbytes;
   if (r->output) return LWCC_OK;
-  if (r->allocate) {
-    r->output = r->allocate(r->user, r->first_dim, nbytes);
-    return r->output ? LWCC_OK : os_fail(LWCC_ERR_SYSTEM, "\"%s\": no memory for %zu bytes of output", r->name, nbytes);
-  }
+  if (r->allocate) r->output = r->allocate(r->user, r->first_dim, nbytes);
+  if (r->output) return LWCC_OK;
+  r->refused = r->allocate != NULL;
   if (posix_memalign(&r->owned, 64, nbytes ? nbytes : 1) != 0) {
     r->owned = NULL;
     return os_fail(LWCC_ERR_SYSTEM, "\"%s\": no memory for %zu bytes of output", r->name, nbytes);
@@ -145,9 +145,16 @@ static bool nothing_to_move(const pset *ps, const bucket *b, const coll_args *a)
 
 static void finish_members(engine *e, bucket *b, int status, const char *text) {
   for (int i = 0; i < b->n; i++) {
-    if (b->members[i].answer) cached_unuse(b->members[i].answer);
+    request *r = b->members[i].r;
+    cached_unuse(b->members[i].answer);
+    if (r->refused && status >= 0) {
+      char why[NAME_CAP + 64];
+      snprintf(why, sizeof why, "\"%s\": no memory for %zu bytes of output", r->name, r->nbytes);
+      request_complete(&e->q, r, LWCC_ERR_SYSTEM, why);
+      continue;
+    }
     /* PATH 9/9: the result stands in the output; the ticket is done */
-    request_complete(&e->q, b->members[i].r, status, text);
+    request_complete(&e->q, r, status, text);
   }
   *(status < 0 ? &e->stats.failed : &e->stats.completed) += (uint64_t)b->n;
 }
@@ -172,11 +179,27 @@ static void finish(engine *e, pset *ps, int status) {
   free(b);
 }
 
+static void fail_job(engine *e, int status) {
+  char text[TEXT_CAP];
+  os_copy_text(text, sizeof text, os_error());
+  engine_fail(e, status, text);
+}
+
+static int lost_member(const pset *ps) {
+  return os_fail(LWCC_ERR_SHUTDOWN, "rank %d has left (lwcc shutdown) in the middle of a collective",
+                 atomic_load(&ps->left));
+}
+
 static void start(engine *e, pset *ps) {
   coll_args a;
+  if (ps->broken) {
+    finish(e, ps, lost_member(ps));
+    return;
+  }
   bucket *b = ps->lane;
   const char *algorithm = b->members[0].r->sig.algorithm;
   int st = prepare(e, ps, b, &a);
+  if (ps->lane != b) return; /* the job failed while prepare waited for the peers' memory: b is gone */
   e->stats.buckets++;
   ps->tag++;
   if (st >= 0 && nothing_to_move(ps, b, &a)) {
@@ -186,7 +209,10 @@ static void start(engine *e, pset *ps) {
   if (st >= 0) st = exec_start(&ps->named, &a, algorithm[0] ? algorithm : NULL, pset_tag(ps, ps->tag), &ps->op);
   if (st < 0) {
     ps->op = NULL;
-    finish(e, ps, st);
+    if (st == LWCC_ERR_SYSTEM)
+      fail_job(e, st); /* of this rank alone: the others have begun, and would wait for it */
+    else
+      finish(e, ps, st);
     return;
   }
   if (e->running++ == 0) e->busy_since_ns = clock_ns();
@@ -206,16 +232,12 @@ bool lane_turn(engine *e, pset *ps) {
     if (!ps->op) return any;
   }
   int st = exec_step(ps->op, &progress);
-  if (st == LWCC_PENDING && !progress && hopeless(e, ps))
-    st = os_fail(LWCC_ERR_SHUTDOWN, "rank %d has left (lwcc shutdown) in the middle of a collective",
-                 atomic_load(&ps->left));
-  else if (st == LWCC_PENDING)
-    return any || progress;
-  if (st == LWCC_ERR_PEER_LOST && engine_failed(e)) return false;
+  bool left = atomic_load(&ps->left) >= 0;
+  if (st == LWCC_PENDING && !(hopeless(e, ps) && !progress)) return any || progress;
+  if (st == LWCC_PENDING || (st == LWCC_ERR_PEER_LOST && left)) st = lost_member(ps);
+  ps->broken |= st < 0;
   if (st < 0 && st != LWCC_ERR_SHUTDOWN) { /* a running collective that fails leaves the lane in no known state */
-    char text[TEXT_CAP];
-    os_copy_text(text, sizeof text, os_error());
-    engine_fail(e, st, text);
+    fail_job(e, st);
     return true;
   }
   finish(e, ps, st);
@@ -225,11 +247,10 @@ bool lane_turn(engine *e, pset *ps) {
 void lane_abandon(engine *e, pset *ps) {
   while (ps->lane) {
     bucket *b = pop(ps);
-    for (int i = 0; i < b->n; i++)
-      if (b->members[i].answer) cached_unuse(b->members[i].answer);
+    for (int i = 0; i < b->n; i++) cached_unuse(b->members[i].answer);
     free(b);
   }
   if (ps->op && --e->running == 0) e->stats.busy_ns += clock_ns() - e->busy_since_ns;
-  if (ps->op) ps->abandoned = ps->op;
+  if (ps->op) exec_free(ps->op);
   ps->op = NULL;
 }

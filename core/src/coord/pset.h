@@ -39,17 +39,15 @@ typedef struct pset {
   coordinator *co;  /* on index 0 */
   _Atomic int left; /* seq_cst: global rank of a member that has left in good order, or -1 */
   atomic_bool removed;
-  atomic_int raw_lock; /* a shared-memory raw call runs; acquire and release by its caller */
-  uint32_t tag;        /* number of the latest bucket: every member counts the same ones */
-  uint32_t raw_tag;    /* guarded by the engine lock */
-  exec_op *abandoned_raw;
-  bool headless; /* the coordinator has left: every request fails */
-  bool raw_busy; /* a wire raw call holds the lane; guarded by the engine lock */
+  atomic_int raw_lock;     /* a shared-memory raw call runs; acquire and release by its caller */
+  uint32_t tag;            /* number of the latest bucket: every member counts the same ones */
+  uint32_t raw_tag;        /* guarded by the engine lock */
+  bool headless;           /* the coordinator has left: every request fails */
+  bool broken, raw_broken; /* a collective ended without a member that has left: no other can run */
   /* the lane: buckets in log order; the first may be running */
   bucket *lane, **lane_tail;
   int lane_length;
   exec_op *op;
-  exec_op *abandoned; /* was running when the job failed; freed after the channel */
   exec_team named, raw;
   shm_team *named_shm, *raw_shm; /* NULL: not all on one node */
   void *reach;                   /* engine.c's */

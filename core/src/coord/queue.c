@@ -83,7 +83,7 @@ static int take_request(queue *q, request **out) {
   request *r = *out;
   r->next = NULL;
   r->ticket += TICKET_STEP;
-  r->released = r->finished = r->in_lane = false;
+  r->released = r->finished = r->in_lane = r->refused = false;
   r->nbytes = 0;
   r->first_dim = 0;
   r->nrows = 0;

@@ -18,6 +18,7 @@ typedef struct request {
   _Atomic uint32_t done; /* futex word; seq_cst with waiters: a waiter is woken or sees done */
   _Atomic uint32_t waiters;
   bool released, finished; /* guarded by queue.mu */
+  bool refused;            /* allocate gave no memory; driving thread */
   bool in_lane;            /* ordered to run; driving thread */
   int set;
   char name[NAME_CAP];

@@ -205,6 +205,7 @@ static void destroy(exec_op *op) {
 
 void exec_free(exec_op *op) {
   exec_cache *cache = op->team->cache;
+  wire_cancel(op);
   plan_free(op->turned);
   op->turned = NULL;
   if (!cache || cache->spare)

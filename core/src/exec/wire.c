@@ -51,11 +51,18 @@ static transfer *add(exec_op *op, transfer_kind kind, const void *buf, size_t nb
 }
 
 static void launch(exec_op *op, transfer *t, int plan_peer) {
-  int peer = real_peer(op, plan_peer);
+  t->peer = real_peer(op, plan_peer);
   if (t->kind == SEND)
-    channel_send(op->team->ch, peer, op->team->cls, &t->io);
+    channel_send(op->team->ch, t->peer, op->team->cls, &t->io);
   else
-    channel_recv(op->team->ch, peer, op->team->cls, &t->io);
+    channel_recv(op->team->ch, t->peer, op->team->cls, &t->io);
+}
+
+void wire_cancel(exec_op *op) {
+  for (int i = 0; i < op->ntransfers; i++)
+    if (op->transfers[i].io.status == LWCC_PENDING)
+      channel_cancel(op->team->ch, op->transfers[i].peer, op->team->cls, &op->transfers[i].io);
+  op->ntransfers = 0;
 }
 
 /* ---- rounds of messages ---- */

@@ -11,6 +11,7 @@ typedef struct {
   chan_io io;
   transfer_kind kind;
   char *to;     /* where the payload belongs; NULL for sends */
+  int peer;     /* global rank */
   size_t taken; /* bytes of it that are in place */
 } transfer;
 
@@ -44,6 +45,7 @@ struct exec_op {
 
 int wire_begin(exec_op *op);                    /* the first round */
 int wire_step(exec_op *op, bool *progress_out); /* as exec_step */
+void wire_cancel(exec_op *op);                  /* take back what is still under way */
 int narrow_begin(exec_op *op);                  /* see narrow.c */
 void narrow_end(exec_op *op);
 int exec_room(char **buffer, size_t *room, size_t nbytes); /* grow, contents lost; 64-byte aligned */
