@@ -111,6 +111,7 @@ typedef struct {
   const int64_t *splits;      /* alltoall: rows for each rank of the set (borrowed for the call); NULL = equal parts */
   double prescale, postscale; /* multiply before and after the reduction; 1.0 = none; floating types only */
   int32_t priority;           /* higher goes first among the ready ones */
+  int32_t blocking;           /* 1: the caller waits at once, so the coordination thread is not woken for it */
   const char *algorithm;      /* borrowed for the call; NULL = selected */
   /* For C users only (Python leaves them NULL). allocate: called on the driving thread when the output's size is
    * known; returns memory for nbytes that outlives the ticket, or NULL to fail the request. done: called once on the

@@ -4,8 +4,9 @@
  * into plan->nchunks chunks of nearly equal length (chunk i of allgather, reducescatter, alltoall: the block of rank i,
  * any length). Within a round all steps run side by side: every send reads what the chunk held when the round began,
  * then the receives of the round apply. Between a pair of ranks messages match in order: the i-th send from a to b
- * belongs to the i-th receive of b from a, and both name as many chunks. Rounds are this rank's own: ranks are not
- * synchronised by them.
+ * belongs to the i-th receive of b from a, and both name the same chunks, because chunks differ in length (alltoall: a
+ * sends chunk b of IN, b receives into chunk a of D). Rounds are this rank's own: ranks are not synchronised by them.
+ * No chunk is written twice in a round. lwcc_algorithm_verify proves all this.
  *
  * What a plan must achieve, with D the data buffer:
  *   allreduce      every rank: every chunk of D holds each rank's term exactly once
@@ -28,6 +29,8 @@ void lwcc_plan_recv_reduce(lwcc_plan *p, int peer, int chunk, int n); /* D[chunk
 void lwcc_plan_send_range(lwcc_plan *p, int peer, int chunk, int n);  /* as send, but wraps modulo nchunks */
 void lwcc_plan_recv_copy_range(lwcc_plan *p, int peer, int chunk, int n);
 void lwcc_plan_recv_reduce_range(lwcc_plan *p, int peer, int chunk, int n);
+/* Inside a rank. Both chunks must be known to be equally long, which so far holds only for alltoall's own block:
+ * lwcc_plan_copy(p, rank, rank). The proof refuses the others. */
 void lwcc_plan_copy(lwcc_plan *p, int dst, int src);   /* D[dst] = D[src] (alltoall: IN[src]) */
 void lwcc_plan_reduce(lwcc_plan *p, int dst, int src); /* D[dst] op= D[src] */
 /* Reduce the chunk over all ranks and leave it on all ranks; every rank of the plan lists the same folds in the same

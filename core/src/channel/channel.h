@@ -40,7 +40,8 @@ bool channel_idle(const channel *ch);                                       /* n
 /* Move what can be moved; > 0: something moved. Failures of a peer go to on_lost and to its ios, never to the result.
  */
 int channel_progress(channel *ch);
-/* Add a descriptor to the wait set (the node's): on readable, fn(arg) runs inside channel_progress/channel_wait. */
+/* Add a descriptor to the wait set (the node's): fn(arg) runs inside channel_progress when something came
+ * (edge-triggered: fn reads until it would block). */
 int channel_watch(channel *ch, int fd, void (*fn)(void *arg), void *arg);
 /* Sleep until something may be done, channel_wake, or timeout_ns (-1: no limit). May be called WITHOUT the engine lock
  * by the one background thread. channel_prepare_sleep first (with the lock), then one more progress, then this. */
@@ -48,5 +49,9 @@ void channel_prepare_sleep(channel *ch);
 void channel_wait(channel *ch, int64_t timeout_ns);
 void channel_woken(channel *ch); /* with the lock, after waking or when a driver takes over: peers need not ring */
 void channel_wake(channel *ch);  /* any thread */
+/* The peer has said that it leaves: the end of its pipes is no failure. What it sent before stays readable, pipe by
+ * pipe; ios beyond that fail. To be called from on_control. */
+void channel_depart(channel *ch, int peer);
+void channel_ring(channel *ch, int peer);      /* end the peer's sleep: memory outside the links changed */
 int channel_lost(const channel *ch, int peer); /* 1 if lost */
 #endif

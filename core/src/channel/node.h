@@ -1,4 +1,6 @@
 /* The ranks that can map each other's memory, and the memory they share.
+ * Nothing of it has a name in the system: it vanishes with its last process. A forked child inherits the mappings and
+ * may read them, but must call nothing here.
  * A region is a memfd of one rank, mapped by every rank of the node; descriptors travel over the pairs' Unix sockets.
  */
 #ifndef CHANNEL_NODE_H

@@ -7,6 +7,8 @@
 #include "exec/coll.h"
 #include "exec/shm.h"
 
+typedef struct exec_cache exec_cache; /* plans, scratch and operations that a team keeps for later */
+
 typedef struct {    /* who takes part, and over what; lives longer than its operations */
   int size, me;     /* me: index */
   const int *ranks; /* global rank of each index */
@@ -14,15 +16,18 @@ typedef struct {    /* who takes part, and over what; lives longer than its oper
   int cls;                                           /* LINK_NAMED or LINK_RAW */
   shm_team *shm;                                     /* NULL: wire only */
   double alpha_s, beta_s_per_byte, gamma_s_per_byte; /* the cost model's numbers for this team's wire */
+  exec_cache *cache;                                 /* exec's; NULL at first; exec_team_close frees it */
 } exec_team;
 
 typedef struct exec_op exec_op;
 
-/* Choose an algorithm (forced name > LWCC_ALGORITHM > cost model), bind the plan to memory, begin.
+/* Choose an algorithm (forced name > LWCC_ALGORITHM > shared memory > cost model), bind the plan to memory, begin.
  * "shm" names the shared-memory kernels. LWCC_ERR_INVALID for an unknown name (lists the known ones),
- * LWCC_ERR_UNSUPPORTED if it does not serve this team. tag: carried by messages, for checking. */
-int exec_start(const exec_team *team, const coll_args *args, const char *algorithm, uint32_t tag, exec_op **out);
+ * LWCC_ERR_UNSUPPORTED if it does not serve this team. tag: carried by messages, for checking. Several operations of a
+ * team may be under way only if they were started in the same order on every rank; one at a time over shared memory. */
+int exec_start(exec_team *team, const coll_args *args, const char *algorithm, uint32_t tag, exec_op **out);
 int exec_step(exec_op *op, bool *progress_out); /* LWCC_OK, LWCC_PENDING or failure. Never blocks */
-void exec_free(exec_op *op);                    /* only when finished or failed with the channel closed */
+void exec_free(exec_op *op);                    /* only when finished, or failed with the channel closed */
 const char *exec_algorithm(const exec_op *op);  /* what runs, for logs and the timeline */
+void exec_team_close(exec_team *team);
 #endif

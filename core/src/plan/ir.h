@@ -1,9 +1,15 @@
 /* The inside of a plan, for plan, algo's table and exec. Pure data: no I/O, threads or clock. */
 #ifndef PLAN_IR_H
 #define PLAN_IR_H
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "lwcc/plan.h"
+
+enum { PLAN_MAX_RANKS = 1 << 16, PLAN_MAX_CHUNKS = 1 << 16, PLAN_MAX_STEPS = 1 << 26 };
+#define PLAN_VERIFY_MAX_RANKS 1024
+#define PLAN_VERIFY_MAX_BYTES ((size_t)1 << 30)
 
 typedef enum { STEP_SEND, STEP_RECV_COPY, STEP_RECV_REDUCE, STEP_COPY, STEP_REDUCE, STEP_FOLD } step_kind;
 
@@ -15,6 +21,8 @@ typedef struct {
   int src;   /* copy and reduce only */
 } plan_step;
 
+const char *plan_kind_name(step_kind kind); /* "recv_reduce", the verb's name */
+
 struct lwcc_plan {
   int collective, rank, size, nchunks;
   int nsteps, nrounds, capacity;
@@ -22,8 +30,18 @@ struct lwcc_plan {
   int *round_end;   /* owned; round_end[k] = index after the last step of round k */
   int round_capacity;
   int status; /* first failure of the builder, with text */
-  char text[160];
+  char text[224];
 };
+
+/* All functions below: any thread; they touch their arguments only.
+ *
+ * An empty plan, to be filled with the verbs of plan.h, then plan_finish: LWCC_OK or the first mistake. For what does
+ * not come from an lwcc_algo: decoded plans, tests, algorithms of the caller. Owner: caller, whatever plan_finish says.
+ */
+int plan_new(int collective, int rank, int size, int nchunks, lwcc_plan **out);
+int plan_finish(lwcc_plan *p);
+/* What is wrong with a step of this plan by itself (peer, chunk, kind), or NULL. */
+const char *plan_step_fault(const lwcc_plan *p, const plan_step *s);
 
 /* Build rank's plan. Unfinished last rounds are ended. LWCC_ERR_PLAN, LWCC_ERR_UNSUPPORTED (ranks). Owner: caller. */
 int plan_build(const lwcc_algo *algo, int rank, int size, lwcc_plan **out);
@@ -41,8 +59,11 @@ plan_cost_t plan_cost(const lwcc_plan *const *plans, int size);
 double plan_seconds(const plan_cost_t *c, size_t nbytes, double alpha_s, double beta_s_per_byte,
                     double gamma_s_per_byte);
 
-/* Text picture; returns the length needed (as snprintf). */
+/* Text picture, one line a step; returns the length needed (as snprintf). */
 int64_t plan_print(const lwcc_plan *p, char *out, size_t cap);
+enum { PLAN_STEP_TEXT = 96 };
+/* "send chunks 2..3 to rank 1"; at most PLAN_STEP_TEXT with the end. */
+void plan_step_text(const lwcc_plan *p, int step, char out[PLAN_STEP_TEXT]);
 
 /* The generated table of src/algo (files <collective>_<name>.c). */
 typedef struct {

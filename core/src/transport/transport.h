@@ -12,20 +12,22 @@ typedef struct transport_link transport_link; /* one end of the connection betwe
 
 typedef struct {
   const char *name;
+  /* 1: send and recv only look at memory, so they may be tried at any time, and data is not reported by the descriptor
+   * unless set_asleep asked for it. 0: they are system calls; the caller waits for the (edge-triggered) descriptor. */
+  int in_memory;
   /* Move up to n bytes. Returns how many (0: would block), or LWCC_ERR_PEER_LOST (closed or broken; the text says how).
    * Driving thread only. Never blocks. */
   ssize_t (*send)(transport_link *l, int cls, const void *buf, size_t n);
   ssize_t (*recv)(transport_link *l, int cls, void *buf, size_t n);
-  /* A descriptor that polls readable when the peer rang, data came, or the peer died; -1: none (mem). cls may share
-   * one. */
+  /* A descriptor that polls readable when the peer rang, data came, or the peer died. The classes may share one. */
   int (*fd)(const transport_link *l, int cls);
-  /* 1 while a send would block for want of room, so that the caller asks the descriptor for writability. */
-  int (*want_write)(const transport_link *l, int cls);
   /* Before sleeping: tell the peer that it must ring (asleep = 1), afterwards that it need not (0). A transport whose
    * descriptor reports data by itself does nothing. After asleep = 1 the caller looks once more before it sleeps. */
   void (*set_asleep)(transport_link *l, int asleep);
   /* Ring the peer if it is asleep. Called after a batch of sends. */
   void (*flush)(transport_link *l);
+  /* Ring the peer if it is asleep, whatever was sent: something in other shared memory changed. NULL: not needed. */
+  void (*ring)(transport_link *l);
   /* Eat what rang (bytes in the descriptor), and notice death: LWCC_OK or LWCC_ERR_PEER_LOST. */
   int (*check)(transport_link *l);
   void (*close)(transport_link *l); /* frees l */

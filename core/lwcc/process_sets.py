@@ -1,0 +1,111 @@
+"""Process sets: collectives among some of the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Optional, Union
+
+from lwcc import context, ops
+from lwcc._native import ffi, lib
+
+
+class ProcessSet:
+    """A set of ranks; in use once it was given to `add_process_set` (or to `init`) on every rank.
+
+    Attributes:
+        ranks: the global ranks, ascending; None for the global set before init.
+        process_set_id: its number, or None while it is not in use. 0 is the global set.
+    """
+
+    def __init__(self, ranks: Optional[Iterable[int]]) -> None:
+        self._ranks = None if ranks is None else sorted(int(r) for r in ranks)
+        self.process_set_id: Optional[int] = None
+        self._epoch: Optional[int] = None
+
+    @property
+    def ranks(self) -> Optional[list[int]]:
+        """The global ranks, ascending."""
+        if self._ranks is None and context.is_initialized():
+            return list(range(context.size()))
+        return self._ranks
+
+    def _in_use(self) -> bool:
+        return context.is_initialized() and self.process_set_id is not None
+
+    def size(self) -> Optional[int]:
+        """Return the number of ranks in the set, or None if it is not in use."""
+        ranks = self.ranks
+        return len(ranks) if ranks is not None and self._in_use() else None
+
+    def rank(self) -> Optional[int]:
+        """Return this process's index in the set, -1 if it is no member, None if the set is not in use."""
+        ranks = self.ranks
+        if ranks is None or not self._in_use():
+            return None
+        me = context.rank()
+        return ranks.index(me) if me in ranks else -1
+
+    def included(self) -> bool:
+        """Tell whether this process is a member; ValueError if the set is not in use."""
+        index = self.rank()
+        if index is None:
+            raise ValueError(f"lwcc: {self!r} is not in use; call add_process_set first, on every rank")
+        return index >= 0
+
+    def __repr__(self) -> str:
+        return f"ProcessSet(ranks={self.ranks}, id={self.process_set_id})"
+
+
+global_process_set = ProcessSet(None)
+global_process_set.process_set_id = 0
+
+_added: dict[int, ProcessSet] = {}
+
+
+def add_process_set(process_set: Union[ProcessSet, Iterable[int]]) -> ProcessSet:
+    """Bring a set into use. Collective over all ranks, with the same ranks; return the set.
+
+    Args:
+        process_set: a `ProcessSet`, or the global ranks.
+
+    Raises:
+        ValueError: a set of these ranks is in use already, or a rank is out of range or named twice.
+        Mismatch: the ranks disagree.
+    """
+    wanted = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
+    ranks, everybody = wanted.ranks or [], context.size()
+    if wanted.process_set_id is not None:
+        raise ValueError(f"lwcc: {wanted!r} is in use already")
+    if not ranks or len(set(ranks)) != len(ranks) or ranks[0] < 0 or ranks[-1] >= everybody:
+        raise ValueError(f"lwcc: process set {ranks}: need different ranks of 0..{everybody - 1}, at least one")
+    if any(other.ranks == ranks for other in (global_process_set, *_added.values())):
+        raise ValueError(f"lwcc: a process set of the ranks {ranks} is in use already")
+    number = ffi.new("int32_t *")
+    status = lib.lwcc_set_add(ffi.new("int32_t[]", ranks), len(ranks), number)
+    if status < 0:
+        raise context.failure(status)
+    if not _added:
+        context.at_shutdown(_forget_all)
+    ops.forget_unnamed(number[0])
+    wanted.process_set_id = number[0]
+    _added[number[0]] = wanted
+    return wanted
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Take a set out of use. Collective over all ranks. Return False if it is not in use, or is the global set."""
+    number = process_set.process_set_id
+    if number is None or number == 0:
+        return False
+    status = lib.lwcc_set_remove(number)
+    if status < 0:
+        raise context.failure(status)
+    process_set.process_set_id = None
+    _added.pop(number, None)
+    return True
+
+
+def _forget_all() -> None:
+    for process_set in _added.values():
+        process_set.process_set_id = None
+    _added.clear()

@@ -1,0 +1,182 @@
+#include "api/ctx.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "os/env.h"
+#include "os/log.h"
+#include "os/mem.h"
+#include "os/status.h"
+
+typedef struct {
+  bootstrap *listening; /* between open and join */
+  engine *engine;       /* between join and shutdown */
+  lwcc_job job;
+  pid_t owner; /* the process that opened */
+  lwcc_world world;
+} context;
+
+/* init and fini, in order: listening, links and node, channel, engine with set 0, thread. Guarded by the user: open,
+ * join and shutdown are not called side by side. */
+static context *the_context;
+static _Atomic(engine *) the_engine; /* release in join: pairs with the acquire in ctx_engine */
+
+static int not_here(void) {
+  return os_fail(LWCC_ERR_SHUTDOWN,
+                 "this is process %d, forked from an initialised one (%d); a forked child cannot use lwcc",
+                 (int)getpid(), (int)the_context->owner);
+}
+
+engine *ctx_engine(void) {
+  engine *e = atomic_load_explicit(&the_engine, memory_order_acquire);
+  if (!e) {
+    os_fail(LWCC_ERR_SHUTDOWN, "lwcc is not initialised, or has been shut down; call init() first");
+    return NULL;
+  }
+  if (the_context->owner != getpid()) {
+    not_here();
+    return NULL;
+  }
+  return e;
+}
+
+engine *ctx_member(int set, pset **set_out) {
+  engine *e = ctx_engine();
+  pset *ps = e ? engine_set(e, set) : NULL;
+  if (e && !ps) os_fail(LWCC_ERR_INVALID, "there is no process set %d", set);
+  if (ps && ps->me < 0) os_fail(LWCC_ERR_INVALID, "rank %d is no member of process set %d", e->rank, set);
+  *set_out = ps;
+  return ps && ps->me >= 0 ? e : NULL;
+}
+
+int ctx_alive(const engine *e) {
+  int failed = engine_failed(e);
+  return failed < 0 ? os_fail(failed, "%s", e->failed_text) : LWCC_OK;
+}
+
+int lwcc_open(const lwcc_job *job, char *endpoint_out, size_t cap) {
+  if (the_context) return os_fail(LWCC_ERR_INVALID, "lwcc_open: already open; call lwcc_shutdown first");
+  if (job->size < 1 || job->size > RANKS_MAX || job->rank < 0 || job->rank >= job->size)
+    return os_fail(LWCC_ERR_INVALID, "lwcc_open: rank %d of %d ranks; expected 0 <= rank < size <= %d", job->rank,
+                   job->size, RANKS_MAX);
+  void *memory;
+  TRY(mem_zeroed(1, sizeof(context), &memory));
+  context *c = memory;
+  c->job = *job;
+  c->owner = getpid();
+  log_set_rank(job->rank);
+  int st = bootstrap_open(job, &c->listening);
+  if (st >= 0) {
+    st = bootstrap_endpoint(c->listening, endpoint_out, cap);
+    if (st < 0) bootstrap_close(c->listening);
+  }
+  if (st < 0) {
+    free(c);
+    return st;
+  }
+  the_context = c;
+  return LWCC_OK;
+}
+
+static coordinator_limits limits_from_env(void) {
+  int64_t capacity = env_int(ENV_CACHE_CAPACITY);
+  return (coordinator_limits){.fusion_nbytes = (uint64_t)env_int(ENV_FUSION_THRESHOLD),
+                              .capacity = capacity > 0 ? (uint32_t)capacity : 4096,
+                              .warn_ns = (uint64_t)(env_real(ENV_STALL_WARN) * 1e9),
+                              .abort_ns = (uint64_t)(env_real(ENV_STALL_ABORT) * 1e9)};
+}
+
+static void close_links(transport_link **links, int size) {
+  for (int i = 0; i < size; i++)
+    if (links[i]) links[i]->ops->close(links[i]);
+}
+
+/* Takes links and nd. */
+static int make_engine(const context *c, transport_link **links, node *nd, const rank_identity *ids, engine **out) {
+  engine_parts parts = {.rank = c->job.rank, .size = c->job.size, .ids = ids, .limits = limits_from_env()};
+  channel *ch;
+  int st = engine_create(&parts, out);
+  if (st < 0) {
+    close_links(links, c->job.size);
+    node_close(nd);
+    return st;
+  }
+  channel_events events = engine_events(*out);
+  st = channel_create(c->job.rank, c->job.size, c->job.generation, links, &events, &ch);
+  if (st < 0) {
+    node_close(nd);
+    return st;
+  }
+  TRY(engine_bind(*out, ch, nd));
+  return engine_start(*out);
+}
+
+static int join(context *c, const char *const *endpoints, double timeout_s, transport_link **links,
+                rank_identity *ids) {
+  node *nd = NULL;
+  engine *e = NULL;
+  TRY(bootstrap_join(c->listening, endpoints, timeout_s, links, &nd, ids));
+  int st = make_engine(c, links, nd, ids, &e);
+  if (st < 0) {
+    if (e) engine_free(e);
+    return st;
+  }
+  const rank_identity *me = &ids[c->job.rank];
+  c->world = (lwcc_world){.rank = c->job.rank,
+                          .size = c->job.size,
+                          .local_rank = me->local_rank,
+                          .local_size = me->local_size,
+                          .cross_rank = me->cross_rank,
+                          .cross_size = me->cross_size};
+  c->engine = e;
+  atomic_store_explicit(&the_engine, e, memory_order_release);
+  return LWCC_OK;
+}
+
+int lwcc_join(const char *const *endpoints, double timeout_s) {
+  context *c = the_context;
+  if (!c || c->engine) return os_fail(LWCC_ERR_INVALID, "lwcc_join: call lwcc_open first, and join once");
+  if (c->owner != getpid()) return not_here();
+  if (!endpoints && c->job.size > 1)
+    return os_fail(LWCC_ERR_INVALID, "lwcc_join: %d ranks need %d endpoints", c->job.size, c->job.size);
+  void *links, *ids;
+  TRY(mem_zeroed((size_t)c->job.size, sizeof(transport_link *), &links));
+  int st = mem_zeroed((size_t)c->job.size, sizeof(rank_identity), &ids);
+  if (st < 0) {
+    free(links);
+    return st;
+  }
+  st = join(c, endpoints, timeout_s, links, ids);
+  free(links);
+  free(ids);
+  if (st >= 0) {
+    bootstrap_close(c->listening);
+    c->listening = NULL;
+  }
+  return st;
+}
+
+int lwcc_shutdown(void) {
+  context *c = the_context;
+  if (!c || c->owner != getpid()) return LWCC_OK;
+  atomic_store_explicit(&the_engine, NULL, memory_order_release);
+  if (c->engine) {
+    engine_shutdown(c->engine);
+    engine_free(c->engine);
+  }
+  if (c->listening) bootstrap_close(c->listening);
+  the_context = NULL;
+  free(c);
+  return LWCC_OK;
+}
+
+int32_t lwcc_initialized(void) {
+  return atomic_load_explicit(&the_engine, memory_order_acquire) && the_context->owner == getpid();
+}
+
+int lwcc_get_world(lwcc_world *out) {
+  if (!ctx_engine()) return LWCC_ERR_SHUTDOWN;
+  *out = the_context->world;
+  return LWCC_OK;
+}

@@ -1,0 +1,188 @@
+/* Raw collectives: unnamed, blocking, in program order. Over shared memory they run on the caller's thread with an area
+ * of their own; the background thread, asleep, notices a death and interrupts them. Over a wire the caller drives. */
+#include <sched.h>
+#include <string.h>
+
+#include "api/ctx.h"
+#include "exec/coll.h"
+#include "os/clock.h"
+#include "os/cpu.h"
+#include "os/mem.h"
+#include "os/status.h"
+#include "plan/ir.h"
+
+enum { LOOK = 1000 };
+#define LEFT_GRACE_NS UINT64_C(2000000000)
+
+static char forced[LWCC_COLLECTIVES][ALGORITHM_CAP]; /* lwcc_raw_algorithm; not while raw calls run */
+
+int lwcc_raw_algorithm(int32_t collective, const char *name) {
+  if (collective < 0 || collective >= LWCC_COLLECTIVES)
+    return os_fail(LWCC_ERR_INVALID, "lwcc_raw_algorithm: collective %d is unknown", collective);
+  if (name && name[0] && strcmp(name, "shm") != 0 && !algo_find(collective, name))
+    return os_fail(LWCC_ERR_INVALID, "no %s algorithm \"%.60s\"", collective_name(collective), name);
+  os_copy_text(forced[collective], ALGORITHM_CAP, name ? name : "");
+  return LWCC_OK;
+}
+
+/* ---- over shared memory ---- */
+
+typedef struct {
+  engine *e;
+  pset *ps;
+  uint64_t left_since_ns; /* when this call first saw that a member had left */
+} watch;
+
+static int has_left(watch *w) {
+  uint64_t now = clock_ns();
+  if (!w->left_since_ns) w->left_since_ns = now;
+  if (now - w->left_since_ns < LEFT_GRACE_NS) return LWCC_OK; /* it may have finished this very call before */
+  return os_fail(LWCC_ERR_SHUTDOWN, "raw collective: rank %d has left (lwcc shutdown)", atomic_load(&w->ps->left));
+}
+
+static int aborted(void *arg) {
+  watch *w = arg;
+  if (engine_failed(w->e)) return ctx_alive(w->e);
+  return atomic_load(&w->ps->left) >= 0 ? has_left(w) : LWCC_OK;
+}
+
+/* ---- over a wire ---- */
+
+static int turn_until_done(engine *e, watch *w, exec_op *op) {
+  int64_t idle = 0;
+  for (;;) {
+    bool progress = false;
+    int st = exec_step(op, &progress);
+    if (st != LWCC_PENDING) return st;
+    progress |= engine_turn(e);
+    TRY(ctx_alive(e));
+    idle = progress ? 0 : idle + 1;
+    if (idle < e->spins)
+      cpu_pause();
+    else if (idle)
+      sched_yield();
+    if (idle % LOOK == LOOK - 1) TRY(aborted(w));
+  }
+}
+
+/* One raw call at a time owns the set's raw lane; the others turn the loop for it. */
+static void take_lane(engine *e, pset *ps) {
+  engine_lock(e);
+  while (ps->raw_busy) {
+    engine_unlock(e);
+    sched_yield();
+    engine_lock(e);
+  }
+  ps->raw_busy = true;
+}
+
+static int run_wire(engine *e, pset *ps, const coll_args *a) {
+  watch w = {.e = e, .ps = ps};
+  exec_op *op;
+  take_lane(e, ps);
+  int st = ctx_alive(e);
+  if (st >= 0) {
+    const char *name = forced[a->collective];
+    st = exec_start(&ps->raw, a, name[0] ? name : NULL, ++ps->raw_tag, &op);
+    if (st >= 0) {
+      st = turn_until_done(e, &w, op);
+      if (st >= 0)
+        exec_free(op);
+      else
+        ps->abandoned_raw = op; /* a failed call ends the lane: its messages may still be under way */
+    }
+  }
+  ps->raw_busy = false;
+  engine_unlock(e);
+  return st;
+}
+
+static int run(const coll_args *a, int set) {
+  pset *ps;
+  engine *e = ctx_member(set, &ps);
+  if (!e) return ps ? LWCC_ERR_INVALID : lwcc_initialized() ? LWCC_ERR_INVALID : LWCC_ERR_SHUTDOWN;
+  atomic_fetch_add_explicit(&e->raw_calls, 1, memory_order_relaxed);
+  const char *name = forced[a->collective];
+  if (!ps->raw_shm || (name[0] && strcmp(name, "shm") != 0)) return run_wire(e, ps, a);
+  TRY(ctx_alive(e));
+  watch w = {.e = e, .ps = ps};
+  while (atomic_exchange_explicit(&ps->raw_lock, 1, memory_order_acquire)) sched_yield(); /* pairs with the release */
+  int st = shm_run(ps->raw_shm, a, aborted, &w);
+  atomic_store_explicit(&ps->raw_lock, 0, memory_order_release);
+  return st < 0 ? aborted(&w) < 0 ? st : os_fail(st, "raw collective ended: %s", os_error()) : st;
+}
+
+/* ---- arguments ---- */
+
+static int check(int64_t count, int dtype, int op, const char *what) {
+  size_t nbytes;
+  if (dtype < 0 || dtype >= LWCC_DTYPES) return os_fail(LWCC_ERR_INVALID, "%s: dtype %d is unknown", what, dtype);
+  if (count < 0 || !mem_mul((size_t)count, coll_dtype_bytes(dtype), &nbytes) || nbytes > PTRDIFF_MAX)
+    return os_fail(LWCC_ERR_INVALID, "%s: count %lld", what, (long long)count);
+  if (op == LWCC_ADASUM) return os_fail(LWCC_ERR_UNSUPPORTED, "%s: op Adasum is not built yet", what);
+  if (op < LWCC_AVERAGE || op > LWCC_PRODUCT)
+    return os_fail(LWCC_ERR_INVALID, "%s: op %d; expected 0 (Average) to 5 (Product)", what, op);
+  if (op == LWCC_AVERAGE && dtype == LWCC_BOOL)
+    return os_fail(LWCC_ERR_INVALID, "%s: op Average has no meaning for bool", what);
+  return LWCC_OK;
+}
+
+static coll_args arguments(int collective, const void *in, void *out, int64_t count, int dtype) {
+  return (coll_args){.collective = collective,
+                     .dtype = dtype,
+                     .op = LWCC_SUM,
+                     .in = in,
+                     .out = out,
+                     .count = (size_t)count,
+                     .prescale = 1.0,
+                     .postscale = 1.0};
+}
+
+static void set_op(coll_args *a, int op, int set) {
+  pset *ps = NULL;
+  a->op = op;
+  if (op != LWCC_AVERAGE || !ctx_member(set, &ps)) return;
+  a->op = LWCC_SUM;
+  a->postscale = 1.0 / ps->size;
+}
+
+int lwcc_raw_allreduce(const void *input, void *output, int64_t count, int32_t dtype, int32_t op, int32_t set) {
+  TRY(check(count, dtype, op, "lwcc_raw_allreduce"));
+  coll_args a = arguments(LWCC_ALLREDUCE, input, output, count, dtype);
+  set_op(&a, op, set);
+  return run(&a, set);
+}
+
+int lwcc_raw_broadcast(void *data, int64_t count, int32_t dtype, int32_t root, int32_t set) {
+  pset *ps;
+  TRY(check(count, dtype, LWCC_SUM, "lwcc_raw_broadcast"));
+  coll_args a = arguments(LWCC_BROADCAST, data, data, count, dtype);
+  if (ctx_member(set, &ps)) a.root = pset_index(ps, root);
+  if (a.root < 0)
+    return os_fail(LWCC_ERR_INVALID, "lwcc_raw_broadcast: root rank %d is no member of process set %d", root, set);
+  return run(&a, set);
+}
+
+int lwcc_raw_allgather(const void *input, void *output, int64_t count, int32_t dtype, int32_t set) {
+  TRY(check(count, dtype, LWCC_SUM, "lwcc_raw_allgather"));
+  coll_args a = arguments(LWCC_ALLGATHER, input, output, count, dtype);
+  return run(&a, set);
+}
+
+int lwcc_raw_reducescatter(const void *input, void *output, int64_t count, int32_t dtype, int32_t op, int32_t set) {
+  TRY(check(count, dtype, op, "lwcc_raw_reducescatter"));
+  coll_args a = arguments(LWCC_REDUCESCATTER, input, output, count, dtype);
+  set_op(&a, op, set);
+  return run(&a, set);
+}
+
+int lwcc_raw_alltoall(const void *input, void *output, int64_t count, int32_t dtype, int32_t set) {
+  TRY(check(count, dtype, LWCC_SUM, "lwcc_raw_alltoall"));
+  coll_args a = arguments(LWCC_ALLTOALL, input, output, count, dtype);
+  return run(&a, set);
+}
+
+int lwcc_raw_barrier(int32_t set) {
+  coll_args a = arguments(LWCC_BARRIER, NULL, NULL, 0, LWCC_UINT8);
+  return run(&a, set);
+}

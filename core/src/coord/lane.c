@@ -1,0 +1,234 @@
+/* PATH 7/9: a set's buckets, run one after the other in log order. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coord/engine.h"
+#include "coord/fuse.h"
+#include "os/clock.h"
+#include "os/log.h"
+#include "os/mem.h"
+#include "os/status.h"
+
+#define LEFT_GRACE_NS UINT64_C(2000000000) /* a running collective may still finish so long after a member has left */
+
+int lane_append(pset *ps, bucket *b) {
+  b->next = NULL;
+  *ps->lane_tail = b;
+  ps->lane_tail = &b->next;
+  ps->lane_length++;
+  return LWCC_OK;
+}
+
+/* ---- what to run ---- */
+
+static int output_room(request *r, size_t nbytes) {
+  r->nbytes = nbytes;
+  if (r->output) return LWCC_OK;
+  if (r->allocate) {
+    r->output = r->allocate(r->user, r->first_dim, nbytes);
+    return r->output ? LWCC_OK : os_fail(LWCC_ERR_SYSTEM, "\"%s\": no memory for %zu bytes of output", r->name, nbytes);
+  }
+  if (posix_memalign(&r->owned, 64, nbytes ? nbytes : 1) != 0) {
+    r->owned = NULL;
+    return os_fail(LWCC_ERR_SYSTEM, "\"%s\": no memory for %zu bytes of output", r->name, nbytes);
+  }
+  r->output = r->owned;
+  return LWCC_OK;
+}
+
+static int keep_rows(request *r, int n) {
+  void *memory;
+  TRY(mem_zeroed((size_t)n, sizeof(int64_t), &memory));
+  free(r->rows);
+  r->rows = memory;
+  r->nrows = n;
+  return LWCC_OK;
+}
+
+static int args_allgather(pset *ps, request *r, const cached *c, coll_args *a) {
+  size_t row = signature_row_count(&r->sig), total = 0;
+  TRY(keep_rows(r, ps->size));
+  for (int i = 0; i < ps->size; i++) {
+    r->rows[i] = r->sig.ndim ? c->values[i] : 1;
+    ps->counts[i] = (size_t)r->rows[i] * row;
+    r->first_dim += r->rows[i];
+    if (!mem_add(total, ps->counts[i], &total)) return os_fail(LWCC_ERR_SYSTEM, "\"%s\": too large", r->name);
+  }
+  a->counts = ps->counts;
+  return output_room(r, total * coll_dtype_bytes(a->dtype));
+}
+
+static int args_alltoall(pset *ps, request *r, const cached *c, coll_args *a) {
+  size_t row = signature_row_count(&r->sig), total = 0, p = (size_t)ps->size, me = (size_t)ps->me;
+  TRY(keep_rows(r, ps->size));
+  for (size_t i = 0; i < p; i++) {
+    r->rows[i] = c->values[i * p + me];
+    ps->counts[i] = (size_t)c->values[me * p + i] * row;
+    ps->counts[p + i] = (size_t)r->rows[i] * row;
+    r->first_dim += r->rows[i];
+    if (!mem_add(total, ps->counts[p + i], &total)) return os_fail(LWCC_ERR_SYSTEM, "\"%s\": too large", r->name);
+  }
+  a->counts = ps->counts;
+  a->recv_counts = ps->counts + p;
+  return output_room(r, total * coll_dtype_bytes(a->dtype));
+}
+
+static int args_reducescatter(pset *ps, request *r, coll_args *a) {
+  size_t row = signature_row_count(&r->sig), rows = (size_t)r->sig.shape[0], p = (size_t)ps->size;
+  for (size_t i = 0; i < p; i++) ps->counts[i] = (rows / p + (i < rows % p)) * row;
+  r->first_dim = (int64_t)(rows / p + ((size_t)ps->me < rows % p));
+  a->counts = ps->counts;
+  return output_room(r, ps->counts[ps->me] * coll_dtype_bytes(a->dtype));
+}
+
+static int prepare(engine *e, pset *ps, bucket *b, coll_args *a) {
+  request *r = b->members[0].r;
+  const signature *s = &r->sig;
+  *a = (coll_args){.collective = s->collective,
+                   .dtype = s->dtype,
+                   .op = s->op,
+                   .in = r->input,
+                   .out = r->output,
+                   .count = signature_count(s),
+                   .prescale = s->prescale,
+                   .postscale = s->postscale};
+  if (s->op == LWCC_AVERAGE && (s->collective == LWCC_ALLREDUCE || s->collective == LWCC_REDUCESCATTER)) {
+    a->op = LWCC_SUM;
+    a->postscale /= ps->size;
+  }
+  for (int i = 0; i < b->n; i++) { /* fixed sizes; the others overwrite it */
+    request *m = b->members[i].r;
+    m->nbytes = signature_count(&m->sig) * coll_dtype_bytes(m->sig.dtype);
+    m->first_dim = 0;
+  }
+  int st = LWCC_OK;
+  switch (s->collective) {
+    case LWCC_ALLREDUCE:
+      return fuse_pack(e, ps, b, a, &b->packed);
+    case LWCC_BROADCAST:
+      a->root = pset_index(ps, s->root);
+      break;
+    case LWCC_ALLGATHER:
+      st = args_allgather(ps, r, b->members[0].answer, a);
+      break;
+    case LWCC_ALLTOALL:
+      st = args_alltoall(ps, r, b->members[0].answer, a);
+      break;
+    case LWCC_REDUCESCATTER:
+      st = args_reducescatter(ps, r, a);
+      break;
+    default:
+      r->nbytes = a->count = 0;
+      break;
+  }
+  a->out = r->output;
+  e->stats.bytes += r->nbytes;
+  return st;
+}
+
+/* Does nobody have anything to move? Decided from what all ranks know. */
+static bool nothing_to_move(const pset *ps, const bucket *b, const coll_args *a) {
+  if (a->collective == LWCC_BARRIER) return false;
+  if (a->collective == LWCC_ALLGATHER || a->collective == LWCC_REDUCESCATTER) {
+    size_t any = 0;
+    for (int i = 0; i < ps->size; i++) any |= a->counts[i];
+    return any == 0;
+  }
+  if (a->collective != LWCC_ALLTOALL) return a->count == 0;
+  int64_t rows = 0;
+  for (int i = 0; i < ps->size * ps->size; i++) rows |= b->members[0].answer->values[i];
+  return rows == 0 || signature_row_count(&b->members[0].r->sig) == 0;
+}
+
+/* ---- running ---- */
+
+static void finish_members(engine *e, bucket *b, int status, const char *text) {
+  for (int i = 0; i < b->n; i++) {
+    if (b->members[i].answer) cached_unuse(b->members[i].answer);
+    /* PATH 9/9: the result stands in the output; the ticket is done */
+    request_complete(&e->q, b->members[i].r, status, text);
+  }
+  *(status < 0 ? &e->stats.failed : &e->stats.completed) += (uint64_t)b->n;
+}
+
+static bucket *pop(pset *ps) {
+  bucket *b = ps->lane;
+  ps->lane = b->next;
+  if (!ps->lane) ps->lane_tail = &ps->lane;
+  ps->lane_length--;
+  return b;
+}
+
+static void finish(engine *e, pset *ps, int status) {
+  char text[TEXT_CAP];
+  os_copy_text(text, sizeof text, status < 0 ? os_error() : "");
+  bucket *b = pop(ps);
+  if (status >= 0 && b->packed) fuse_unpack(ps, b);
+  if (ps->op && --e->running == 0) e->stats.busy_ns += clock_ns() - e->busy_since_ns;
+  if (ps->op) exec_free(ps->op);
+  ps->op = NULL;
+  finish_members(e, b, status, text);
+  free(b);
+}
+
+static void start(engine *e, pset *ps) {
+  coll_args a;
+  bucket *b = ps->lane;
+  const char *algorithm = b->members[0].r->sig.algorithm;
+  int st = prepare(e, ps, b, &a);
+  e->stats.buckets++;
+  if (st >= 0 && nothing_to_move(ps, b, &a)) {
+    finish(e, ps, LWCC_OK);
+    return;
+  }
+  if (st >= 0) st = exec_start(&ps->named, &a, algorithm[0] ? algorithm : NULL, (uint32_t)e->stats.buckets, &ps->op);
+  if (st < 0) {
+    ps->op = NULL;
+    finish(e, ps, st);
+    return;
+  }
+  if (e->running++ == 0) e->busy_since_ns = clock_ns();
+}
+
+/* A member that has left cannot help any more; what it had to do it mostly did before. */
+static bool hopeless(engine *e, const pset *ps) {
+  return atomic_load(&ps->left) >= 0 && clock_ns() - e->left_ns > LEFT_GRACE_NS;
+}
+
+bool lane_turn(engine *e, pset *ps) {
+  bool any = false, progress = false;
+  if (!ps->lane) return false;
+  if (!ps->op) {
+    start(e, ps);
+    any = true;
+    if (!ps->op) return any;
+  }
+  int st = exec_step(ps->op, &progress);
+  if (st == LWCC_PENDING && !progress && hopeless(e, ps))
+    st = os_fail(LWCC_ERR_SHUTDOWN, "rank %d has left (lwcc shutdown) in the middle of a collective",
+                 atomic_load(&ps->left));
+  else if (st == LWCC_PENDING)
+    return any || progress;
+  if (st == LWCC_ERR_PEER_LOST && engine_failed(e)) return false;
+  if (st < 0 && st != LWCC_ERR_SHUTDOWN) { /* a running collective that fails leaves the lane in no known state */
+    char text[TEXT_CAP];
+    os_copy_text(text, sizeof text, os_error());
+    engine_fail(e, st, text);
+    return true;
+  }
+  finish(e, ps, st);
+  return true;
+}
+
+void lane_abandon(engine *e, pset *ps) {
+  while (ps->lane) {
+    bucket *b = pop(ps);
+    for (int i = 0; i < b->n; i++)
+      if (b->members[i].answer) cached_unuse(b->members[i].answer);
+    free(b);
+  }
+  if (ps->op && --e->running == 0) e->stats.busy_ns += clock_ns() - e->busy_since_ns;
+  if (ps->op) ps->abandoned = ps->op;
+  ps->op = NULL;
+}

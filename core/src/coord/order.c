@@ -1,0 +1,280 @@
+/* PATH 5/9: drain what was submitted, say it to the coordinator, obey the log it sends back. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coord/engine.h"
+#include "os/clock.h"
+#include "os/log.h"
+#include "os/mem.h"
+#include "os/status.h"
+
+static void announce(engine *e, pset *ps, request *r) {
+  cached *c = cached_by_name(ps, r->sig.collective, r->name);
+  if (c && signature_same(&c->sig, &r->sig)) {
+    c->pending = r;
+    bytes_u8(&ps->out, ENTRY_READY);
+    bytes_u32(&ps->out, c->id);
+    e->stats.cache_hits++;
+    return;
+  }
+  bytes_u8(&ps->out, ENTRY_REQUEST);
+  bytes_text(&ps->out, r->name);
+  bytes_u32(&ps->out, (uint32_t)r->priority);
+  signature_put(&ps->out, &r->sig);
+  e->stats.negotiated++;
+}
+
+static void fail_set(engine *e, pset *ps, const char *text) {
+  for (size_t i = 0; ps->by_name.slots && i <= ps->by_name.mask; i++)
+    for (name_node *n = ps->by_name.slots[i]; n; n = n->next) OWNER(cached, by_name, n)->pending = NULL;
+  ps->out.n = 0;
+  e->stats.failed += queue_fail_all(&e->q, ps->id, true, LWCC_ERR_SHUTDOWN, text);
+}
+
+static void fail_headless(engine *e, pset *ps) {
+  char text[256];
+  snprintf(text, sizeof text, "rank %d has left (lwcc shutdown) and takes part in nothing any more", ps->ranks[0]);
+  fail_set(e, ps, text);
+}
+
+bool order_drain(engine *e) {
+  request *r = queue_drain(&e->q);
+  bool any = r != NULL, headless = false;
+  for (request *next; r; r = next) {
+    next = r->next;
+    r->next = NULL;
+    e->stats.requests++;
+    pset *ps = engine_set(e, r->set);
+    announce(e, ps, r);
+    headless |= ps->headless;
+  }
+  for (pset *ps = headless ? atomic_load(&e->sets) : NULL; ps; ps = ps->next)
+    if (ps->headless) fail_headless(e, ps);
+  return any;
+}
+
+static void fail_protocol(engine *e, const char *what, int peer) {
+  char text[TEXT_CAP];
+  snprintf(text, sizeof text, "rank %d: %s: %.800s", peer, what, os_error());
+  engine_fail(e, LWCC_ERR_PROTOCOL, text);
+}
+
+/* ---- obeying the log ---- */
+
+static int obey_new(engine *e, pset *ps, reader *r) {
+  char name[NAME_CAP];
+  uint32_t id = read_u32(r);
+  int collective = read_u8(r);
+  read_text(r, name, sizeof name);
+  uint32_t n = read_u32(r);
+  size_t size = (size_t)ps->size, expected = collective == LWCC_ALLGATHER ? size : size * size;
+  if (r->bad || (n && n != expected)) return os_fail(LWCC_ERR_PROTOCOL, "malformed NEW entry");
+  void *values = NULL;
+  if (n) TRY(mem_zeroed(n, sizeof(int64_t), &values));
+  if (n) read_into(r, values, n * sizeof(int64_t));
+  request *q = r->bad ? NULL : queue_find(&e->q, ps->id, collective, name);
+  if (!q) { /* failed here meanwhile, because a member of the set has left */
+    free(values);
+    if (r->bad) return os_fail(LWCC_ERR_PROTOCOL, "malformed NEW entry");
+    return atomic_load(&ps->left) >= 0 ? LWCC_OK : os_fail(LWCC_ERR_PROTOCOL, "NEW for \"%s\", not asked for", name);
+  }
+  cached *c;
+  TRY(cached_store(ps, q, id, values, &c));
+  c->pending = q;
+  return LWCC_OK;
+}
+
+static int obey_run(pset *ps, reader *r) {
+  uint32_t n = read_u32(r);
+  if (r->bad || !n || n > (size_t)(r->end - r->at) / sizeof(uint32_t))
+    return os_fail(LWCC_ERR_PROTOCOL, "malformed RUN entry");
+  void *memory;
+  TRY(mem_zeroed(1, sizeof(bucket) + n * sizeof(((bucket *)0)->members[0]), &memory));
+  bucket *b = memory;
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t id = read_u32(r);
+    cached *c = cached_by_id(ps, id);
+    if (!c || !c->pending) {
+      free(b);
+      return atomic_load(&ps->left) >= 0 ? LWCC_OK : os_fail(LWCC_ERR_PROTOCOL, "RUN for id %u, not asked for", id);
+    }
+    b->members[i].r = c->pending;
+    b->members[i].answer = c;
+    b->n++;
+  }
+  for (uint32_t i = 0; i < n; i++) {
+    b->members[i].r->in_lane = true;
+    b->members[i].answer->pending = NULL;
+    b->members[i].answer->users++;
+  }
+  return lane_append(ps, b);
+}
+
+static int obey_error(engine *e, pset *ps, reader *r) {
+  char name[NAME_CAP], text[TEXT_CAP];
+  int32_t status;
+  int collective = read_u8(r);
+  read_into(r, &status, sizeof status);
+  read_text(r, name, sizeof name);
+  read_text(r, text, sizeof text);
+  if (r->bad || status >= 0) return os_fail(LWCC_ERR_PROTOCOL, "malformed ERROR entry");
+  request *q = queue_find(&e->q, ps->id, collective, name);
+  if (!q || q->in_lane) return LWCC_OK; /* this rank is one of those that never asked */
+  cached *c = cached_by_name(ps, collective, name);
+  if (c) c->pending = NULL;
+  e->stats.failed++;
+  request_complete(&e->q, q, status, text);
+  return LWCC_OK;
+}
+
+static int obey_evict(engine *e, pset *ps, reader *r) {
+  cached *c = cached_by_id(ps, read_u32(r));
+  if (!c) return LWCC_OK;
+  request *again = c->pending;
+  cached_drop(ps, c);
+  if (again) announce(e, ps, again); /* our READY met the eviction on the way */
+  return LWCC_OK;
+}
+
+static int obey(engine *e, pset *ps, reader *r) {
+  while (r->at < r->end) {
+    switch (read_u8(r)) {
+      case ENTRY_NEW:
+        TRY(obey_new(e, ps, r));
+        break;
+      case ENTRY_RUN:
+        TRY(obey_run(ps, r));
+        break;
+      case ENTRY_ERROR:
+        TRY(obey_error(e, ps, r));
+        break;
+      case ENTRY_EVICT:
+        TRY(obey_evict(e, ps, r));
+        break;
+      default:
+        return os_fail(LWCC_ERR_PROTOCOL, "unknown entry");
+    }
+    if (engine_failed(e)) return LWCC_OK;
+  }
+  return r->bad ? os_fail(LWCC_ERR_PROTOCOL, "truncated entry") : LWCC_OK;
+}
+
+/* ---- sending ---- */
+
+static void send_frame(engine *e, int peer, int set, const bytes *entries) {
+  bytes frame = {0};
+  bytes_u32(&frame, (uint32_t)set);
+  bytes_put(&frame, entries->data, entries->n);
+  if (frame.failed || entries->failed)
+    engine_fail(e, LWCC_ERR_SYSTEM, "no memory for a negotiation message");
+  else
+    channel_control(e->ch, peer, frame.data, frame.n); /* a lost peer is told by on_lost */
+  bytes_free(&frame);
+}
+
+bool order_coordinate(engine *e, pset *ps) {
+  bool any = ps->out.n > 0;
+  if (ps->out.n && !ps->co) {
+    send_frame(e, ps->ranks[0], ps->id, &ps->out);
+    ps->out.n = 0;
+  }
+  if (!ps->co) return any;
+  if (ps->out.n) {
+    reader r = {.at = ps->out.data, .end = ps->out.data + ps->out.n};
+    if (coordinator_take(ps->co, ps->me, &r) < 0) fail_protocol(e, "own request", e->rank);
+    ps->out.n = 0;
+  }
+  coordinator_emit(ps->co, ps->lane_length);
+  bytes *log = coordinator_log(ps->co);
+  if (!log->n) return any;
+  for (int i = 1; i < ps->size; i++) send_frame(e, ps->ranks[i], ps->id, log);
+  reader r = {.at = log->data, .end = log->data + log->n};
+  if (obey(e, ps, &r) < 0) fail_protocol(e, "own order log", e->rank);
+  log->n = 0;
+  return true;
+}
+
+/* ---- what peers say ---- */
+
+/* A member has left in good order. What was ordered before may still be on its way to us from the coordinator, so the
+ * coordinator decides what fails; only its own leaving is decided here, as its last order came before its BYE. */
+static void leave_set(engine *e, pset *ps, int peer) {
+  char text[256];
+  if (atomic_load(&ps->left) < 0) atomic_store(&ps->left, peer);
+  snprintf(text, sizeof text, "rank %d has left (lwcc shutdown) and takes part in nothing any more", peer);
+  if (ps->co) coordinator_leave(ps->co, text);
+  if (peer != ps->ranks[0]) return;
+  ps->headless = true;
+  fail_headless(e, ps);
+}
+
+static void take_bye(engine *e, int peer) {
+  if (e->left_ns == 0) e->left_ns = clock_ns();
+  e->has_left[peer] = true;
+  channel_depart(e->ch, peer);
+  for (pset *ps = atomic_load(&e->sets); ps; ps = ps->next)
+    if (pset_index(ps, peer) >= 0) leave_set(e, ps, peer);
+}
+
+static void give_up(engine *e, int lost, const char *text) {
+  int32_t none = -1;
+  atomic_compare_exchange_strong(&e->lost_rank, &none, lost);
+  engine_fail(e, LWCC_ERR_PEER_LOST, text);
+}
+
+/* What concerns every set. */
+static void take_news(engine *e, int peer, reader *r) {
+  char text[TEXT_CAP];
+  int kind = read_u8(r);
+  if (kind == ENTRY_BYE && !r->bad) {
+    take_bye(e, peer);
+    return;
+  }
+  uint32_t lost = read_u32(r);
+  read_text(r, text, sizeof text);
+  if (kind != ENTRY_LOST || r->bad || lost >= (uint32_t)e->size) {
+    os_fail(LWCC_ERR_PROTOCOL, "unknown news");
+    fail_protocol(e, "negotiation", peer);
+  } else if (!e->has_left[lost] && (int)lost != e->rank) {
+    give_up(e, (int)lost, text);
+  }
+}
+
+void order_control(engine *e, int peer, const void *msg, size_t nbytes) {
+  reader r = {.at = msg, .end = (const uint8_t *)msg + nbytes};
+  uint32_t set = read_u32(&r);
+  if (engine_failed(e)) return;
+  if (set == MESSAGE_ALL) {
+    take_news(e, peer, &r);
+    return;
+  }
+  pset *ps = set <= INT32_MAX ? engine_set(e, (int)set) : NULL;
+  int from = ps ? pset_index(ps, peer) : -1, st;
+  if (from < 0)
+    st = os_fail(LWCC_ERR_PROTOCOL, "message for process set %u", set);
+  else if (ps->co)
+    st = coordinator_take(ps->co, from, &r);
+  else
+    st = from == 0 ? obey(e, ps, &r) : os_fail(LWCC_ERR_PROTOCOL, "an order that does not come from the coordinator");
+  if (st < 0) fail_protocol(e, "negotiation", peer);
+}
+
+/* Tell the others, so that nobody takes a survivor's leaving for the cause. */
+void order_lost(engine *e, int peer, int status, const char *why) {
+  char text[TEXT_CAP];
+  if (e->has_left[peer] || e->leaving || engine_failed(e)) return;
+  snprintf(text, sizeof text, "rank %d (host %s, pid %d) is gone: %.700s", peer, e->ids[peer].host, e->ids[peer].pid,
+           why);
+  bytes entry = {0};
+  bytes_u8(&entry, ENTRY_LOST);
+  bytes_u32(&entry, (uint32_t)peer);
+  bytes_text(&entry, text);
+  for (int i = 0; i < e->size; i++)
+    if (i != e->rank && i != peer && !channel_lost(e->ch, i)) send_frame(e, i, -1, &entry);
+  bytes_free(&entry);
+  if (status == LWCC_ERR_PROTOCOL)
+    engine_fail(e, status, text);
+  else
+    give_up(e, peer, text);
+}

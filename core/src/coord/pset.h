@@ -1,0 +1,70 @@
+/* A process set: its ranks, what this rank remembers of agreed answers, its lane of running collectives, and, on its
+ * first rank, the coordinator's part. Driving thread only. */
+#ifndef COORD_PSET_H
+#define COORD_PSET_H
+#include "coord/queue.h"
+#include "exec/exec.h"
+
+/* An agreed answer of one name, under the same id on every rank. */
+typedef struct cached {
+  name_node by_name, by_id;
+  uint32_t id;
+  signature sig;    /* this rank's */
+  int64_t *values;  /* owned: allgather: first dimension of each rank; alltoall: rows [from * size + to]; else NULL */
+  int users;        /* buckets in the lane that need it */
+  bool dropped;     /* forgotten; freed with its last user */
+  request *pending; /* this rank's request that waits for its RUN */
+  char name[];
+} cached;
+
+/* Members of one collective that the order log has put together. */
+typedef struct bucket {
+  struct bucket *next;
+  int n;
+  bool packed; /* in the fusion buffer */
+  struct {
+    request *r;
+    cached *answer;
+  } members[];
+} bucket;
+
+typedef struct coordinator coordinator; /* negotiate.h */
+
+typedef struct pset {
+  struct pset *next;
+  int id, size, me; /* me: index, or -1 if this rank is no member */
+  int *ranks;       /* owned: global rank of each index, ascending */
+  name_table by_name, by_id;
+  bytes out;       /* READY and REQUEST entries since the last frame */
+  coordinator *co; /* on index 0 */
+  int left;        /* global rank of a member that has left in good order, or -1 */
+  atomic_bool removed;
+  atomic_int raw_lock; /* a shared-memory raw call runs; acquire and release by its caller */
+  uint32_t raw_tag;    /* guarded by the engine lock */
+  exec_op *abandoned_raw;
+  bool headless; /* the coordinator has left: every request fails */
+  bool raw_busy; /* a wire raw call holds the lane; guarded by the engine lock */
+  /* the lane: buckets in log order; the first may be running */
+  bucket *lane, **lane_tail;
+  int lane_length;
+  exec_op *op;
+  exec_op *abandoned; /* was running when the job failed; freed after the channel */
+  exec_team named, raw;
+  shm_team *named_shm, *raw_shm; /* NULL: not all on one node */
+  void *reach;                   /* engine.c's */
+  uint8_t *area;                 /* registered memory of the two areas on the rank that made it; else NULL */
+  void *fusion;                  /* buffer of fused buckets */
+  size_t fusion_nbytes;
+  size_t *counts; /* owned: [2 * size], arguments of the running collective */
+} pset;
+
+int pset_create(int id, const int *ranks, int n, int my_rank, pset **out);
+void pset_free(pset *ps);                 /* the lane must be empty; closes its teams, not the fusion buffer */
+int pset_index(const pset *ps, int rank); /* -1: no member */
+cached *cached_by_name(const pset *ps, int collective, const char *name);
+cached *cached_by_id(const pset *ps, uint32_t id);
+/* Remember an answer, in place of the one this name had. values: given. */
+int cached_store(pset *ps, const request *r, uint32_t id, int64_t *values, cached **out);
+void cached_drop(pset *ps, cached *c); /* freed now, or with its last user */
+void cached_unuse(cached *c);
+#endif

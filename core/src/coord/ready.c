@@ -1,0 +1,146 @@
+/* From ready tallies to RUN buckets: groups, priority, fusion with look-ahead. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coord/tally.h"
+#include "exec/coll.h"
+#include "os/mem.h"
+#include "os/status.h"
+
+enum { LANE_DEPTH = 2 }; /* buckets that wait in the lane; what becomes ready meanwhile is fused */
+
+static void append_atom(coordinator *co, tally *t) {
+  t->next_ready = NULL;
+  *co->ready_tail = t;
+  co->ready_tail = &t->next_ready;
+}
+
+static group *find_group(coordinator *co, const signature *s) {
+  for (name_node *n = names_first(&co->groups, s->group); n; n = names_next(n))
+    if (OWNER(group, node, n)->size == s->group_size) return OWNER(group, node, n);
+  void *memory;
+  if (mem_zeroed(1, sizeof(group), &memory) < 0) return NULL;
+  group *g = memory;
+  g->size = s->group_size;
+  g->tail = &g->first;
+  if (names_add(&co->groups, &g->node, s->group) < 0) {
+    free(g);
+    return NULL;
+  }
+  return g;
+}
+
+static void end_group(coordinator *co, group *g) {
+  names_remove(&co->groups, &g->node);
+  free(g);
+}
+
+static void fail_member(coordinator *co, tally *t, const group *g) {
+  char text[TEXT_CAP];
+  snprintf(text, sizeof text, "\"%s\" is in a group whose member failed: %.700s", t->name, g->text);
+  tally_fail(co, t, g->status, text);
+}
+
+void group_fail(coordinator *co, const signature *s, int status, const char *text) {
+  group *g = s->group_size ? find_group(co, s) : NULL;
+  if (!g) return;
+  if (!g->status) {
+    g->status = status;
+    os_copy_text(g->text, sizeof g->text, text);
+  }
+  g->n++;
+  for (tally *t = g->first, *next; t; t = next) {
+    next = t->next_ready;
+    fail_member(co, t, g);
+  }
+  g->first = NULL;
+  g->tail = &g->first;
+  if (g->n == g->size) end_group(co, g);
+}
+
+void ready_add(coordinator *co, tally *t) {
+  t->ready = true;
+  group *g = t->agreed.group_size ? find_group(co, &t->agreed) : NULL;
+  if (!g) {
+    append_atom(co, t);
+    return;
+  }
+  g->n++;
+  if (g->status) {
+    fail_member(co, t, g);
+  } else {
+    t->next_ready = NULL;
+    *g->tail = t;
+    g->tail = &t->next_ready;
+  }
+  if (g->n < g->size) return;
+  if (g->first) {
+    *co->ready_tail = g->first;
+    co->ready_tail = g->tail;
+    if (g->tail == &g->first) co->ready_tail = &co->ready;
+  }
+  end_group(co, g);
+}
+
+static size_t tally_nbytes(const tally *t) {
+  return signature_count(&t->agreed) * coll_dtype_bytes(t->agreed.dtype);
+}
+
+static bool fusable(const tally *a, const tally *b) {
+  const signature *x = &a->agreed, *y = &b->agreed;
+  return x->collective == LWCC_ALLREDUCE && y->collective == LWCC_ALLREDUCE && x->dtype == y->dtype && x->op == y->op &&
+         x->prescale == y->prescale && x->postscale == y->postscale && x->group == y->group &&
+         strcmp(x->algorithm, y->algorithm) == 0;
+}
+
+/* The first of the ready that has the highest priority. */
+static tally **most_urgent(coordinator *co) {
+  tally **best = &co->ready;
+  for (tally **at = &co->ready; *at; at = &(*at)->next_ready)
+    if ((*at)->priority > (*best)->priority) best = at;
+  return best;
+}
+
+static tally *unlink_ready(coordinator *co, tally **at) {
+  tally *t = *at;
+  *at = t->next_ready;
+  if (co->ready_tail == &t->next_ready) co->ready_tail = at;
+  t->next_ready = NULL;
+  return t;
+}
+
+/* Emit one RUN: the most urgent and all that fuse with it. A group goes whole, whatever its size. */
+static void emit_bucket(coordinator *co) {
+  tally *first = unlink_ready(co, most_urgent(co)), *chosen = first, **tail = &first->next_ready;
+  uint64_t total = tally_nbytes(first), limit = co->limits.fusion_nbytes;
+  uint32_t n = 1;
+  for (tally **at = &co->ready; *at;) {
+    uint64_t more = tally_nbytes(*at);
+    bool fits = first->agreed.group_size || (limit && total + more <= limit && more <= limit);
+    if (!fits || !fusable(first, *at)) {
+      at = &(*at)->next_ready;
+      continue;
+    }
+    total += more;
+    n++;
+    *tail = unlink_ready(co, at);
+    tail = &(*tail)->next_ready;
+  }
+  bytes_u8(&co->log, ENTRY_RUN);
+  bytes_u32(&co->log, n);
+  for (tally *t = chosen, *next; t; t = next) {
+    next = t->next_ready;
+    bytes_u32(&co->log, t->id);
+    tally_settled(co, t);
+  }
+}
+
+void coordinator_emit(coordinator *co, int lane_length) {
+  uint64_t group_now = 0;
+  while (co->ready && (lane_length < LANE_DEPTH || (group_now && co->ready->agreed.group == group_now))) {
+    group_now = (*most_urgent(co))->agreed.group;
+    emit_bucket(co);
+    lane_length++;
+  }
+}

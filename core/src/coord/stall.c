@@ -1,0 +1,110 @@
+/* Who is missing, and since when. */
+#include <stdio.h>
+#include <string.h>
+
+#include "coord/tally.h"
+#include "os/clock.h"
+#include "os/log.h"
+#include "os/status.h"
+
+enum { LOOK_NS = 500000000 };
+#define CLASH_NS UINT64_C(1000000000) /* so long may two collectives under one name each wait for the other's ranks */
+
+static void append(char *out, size_t cap, const char *text) {
+  size_t n = strlen(out);
+  if (n + 1 < cap) snprintf(out + n, cap - n, "%s", text);
+}
+
+static void describe(const coordinator *co, const tally *t, uint64_t now, char *out, size_t cap) {
+  char part[NAME_CAP + 128];
+  signature s = t->agreed;
+  for (int i = 0; i < co->ps->size; i++)
+    if (t->fresh[i]) s = *t->fresh[i];
+  signature_print(&s, part, sizeof part);
+  snprintf(out, cap, "\"%s\" (%s) has been pending for %.1f s; asked for by rank", t->name, part,
+           (double)(now - t->since_ns) * 1e-9);
+  for (int i = 0; i < co->ps->size; i++) {
+    if (!t->asked[i]) continue;
+    snprintf(part, sizeof part, " %d", co->ps->ranks[i]);
+    append(out, cap, part);
+  }
+  append(out, cap, "; missing:");
+  for (int i = 0; i < co->ps->size; i++) {
+    if (t->asked[i]) continue;
+    const last_ask *l = &co->last[i];
+    if (l->at_ns)
+      snprintf(part, sizeof part, " rank %d (last asked for \"%.80s\" %.1f s ago)", co->ps->ranks[i], l->name,
+               (double)(now - l->at_ns) * 1e-9);
+    else
+      snprintf(part, sizeof part, " rank %d (has asked for nothing yet)", co->ps->ranks[i]);
+    append(out, cap, part);
+  }
+}
+
+/* Another collective under the same name that the other ranks, and only they, ask for. */
+static tally *clashing(coordinator *co, const tally *t) {
+  for (tally *o = co->oldest; o; o = o->newer) {
+    if (o == t || !o->since_ns || strcmp(o->name, t->name) != 0) continue;
+    bool covers = true;
+    for (int i = 0; i < co->ps->size; i++) covers &= !t->asked[i] != !o->asked[i];
+    if (covers) return o;
+  }
+  return NULL;
+}
+
+static int first_asker(const coordinator *co, const tally *t) {
+  int i = 0;
+  while (i < co->ps->size - 1 && !t->asked[i]) i++;
+  return i;
+}
+
+static void fail_one(coordinator *co, tally *t, int status, const char *text) {
+  int i = first_asker(co, t);
+  signature s = t->fresh[i] ? *t->fresh[i] : t->agreed;
+  group_fail(co, &s, status, text);
+  tally_fail(co, t, status, text);
+}
+
+static void fail_clash(coordinator *co, tally *t, tally *other) {
+  char text[TEXT_CAP], a[384], b[384];
+  int i = first_asker(co, t), j = first_asker(co, other);
+  signature_print(t->fresh[i] ? t->fresh[i] : &t->agreed, a, sizeof a);
+  signature_print(other->fresh[j] ? other->fresh[j] : &other->agreed, b, sizeof b);
+  snprintf(text, sizeof text, "\"%s\": the ranks disagree: rank %d: %s; rank %d: %s", t->name, co->ps->ranks[i], a,
+           co->ps->ranks[j], b);
+  fail_one(co, other, LWCC_ERR_MISMATCH, text);
+  fail_one(co, t, LWCC_ERR_MISMATCH, text);
+}
+
+/* true: t is gone from the count. */
+static bool look_at(coordinator *co, tally *t, uint64_t now) {
+  char text[TEXT_CAP];
+  uint64_t age = now - t->since_ns;
+  tally *other = age > CLASH_NS ? clashing(co, t) : NULL;
+  if (other) {
+    fail_clash(co, t, other);
+    return true;
+  }
+  if (co->limits.abort_ns && age > co->limits.abort_ns) {
+    describe(co, t, now, text, sizeof text);
+    append(text, sizeof text, "; given up (LWCC_STALL_ABORT)");
+    fail_one(co, t, LWCC_ERR_TIMEOUT, text);
+    return true;
+  }
+  if (co->limits.warn_ns && now >= t->warn_at_ns) {
+    describe(co, t, now, text, sizeof text);
+    LOG(WARN, "stalled: %s", text);
+    t->warn_at_ns = now + age;
+  }
+  return false;
+}
+
+uint64_t coordinator_stall(coordinator *co, uint64_t now) {
+  bool again = co->waiting > 0;
+  while (again) { /* a failure may free any tally of its group, so begin anew after each */
+    again = false;
+    for (tally *t = co->oldest; t && !again; t = t->newer)
+      if (t->since_ns && t->nasked < co->ps->size) again = look_at(co, t, now);
+  }
+  return co->waiting ? now + LOOK_NS : 0;
+}

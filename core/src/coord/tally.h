@@ -1,0 +1,58 @@
+/* What the coordinator knows of one name. Between negotiate.c, ready.c and stall.c only. */
+#ifndef COORD_TALLY_H
+#define COORD_TALLY_H
+#include "coord/negotiate.h"
+#include "coord/pset.h"
+
+enum { ASKED_NOT = 0, ASKED_READY = 1, ASKED_NEW = 2 };
+
+typedef struct tally {
+  name_node by_name, by_id;
+  struct tally *older, *newer; /* in the list of all, by when they ran last */
+  struct tally *next_ready;
+  uint32_t id; /* 0: no answer yet */
+  bool ready;  /* in co->ready or held in a group */
+  int collective, nasked, nnew;
+  signature agreed;  /* valid if id != 0; allgather's first dimension and alltoall's splits are in values */
+  int64_t *values;   /* owned; as cached.values */
+  signature **fresh; /* [size]: owned: of ranks that sent a REQUEST this time */
+  uint64_t since_ns; /* first asked; 0: nobody has */
+  uint64_t warn_at_ns;
+  int32_t priority;
+  uint8_t *asked; /* [size] */
+  char name[];
+} tally;
+
+typedef struct group {
+  name_node node;
+  int size, n; /* members, of these ready */
+  tally *first, **tail;
+  int status; /* < 0: a member failed, with text; members that become ready later fail at once */
+  char text[TEXT_CAP];
+} group;
+
+typedef struct {
+  char name[NAME_CAP]; /* the last thing this rank asked for */
+  uint64_t at_ns;
+} last_ask;
+
+struct coordinator {
+  pset *ps;
+  coordinator_limits limits;
+  name_table by_name, by_id, groups;
+  tally *oldest, *newest;
+  tally *ready, **ready_tail; /* in order of readiness; the members of a group side by side */
+  uint32_t next_id, known;
+  int waiting; /* tallies with since_ns */
+  bytes log;
+  last_ask *last; /* [size] */
+  char left[256]; /* why nothing can run any more; "": it can */
+};
+
+/* negotiate.c */
+void tally_fail(coordinator *co, tally *t, int status, const char *text); /* ERROR on every rank; t may be freed */
+void tally_settled(coordinator *co, tally *t);                            /* it ran: count anew */
+/* ready.c */
+void ready_add(coordinator *co, tally *t);
+void group_fail(coordinator *co, const signature *sig, int status, const char *text);
+#endif

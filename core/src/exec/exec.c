@@ -1,0 +1,228 @@
+/* PATH 7/9: a collective finds its algorithm and its memory, and runs. */
+#include "exec/exec.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "exec/select.h"
+#include "exec/wire.h"
+#include "os/log.h"
+#include "os/mem.h"
+#include "os/status.h"
+
+int exec_room(char **buffer, size_t *room, size_t nbytes) {
+  void *p = NULL;
+  if (nbytes <= *room) return LWCC_OK;
+  if (posix_memalign(&p, 64, nbytes) != 0)
+    return os_fail(LWCC_ERR_SYSTEM, "no memory for %zu bytes of scratch", nbytes);
+  free(*buffer);
+  *buffer = p;
+  *room = nbytes;
+  return LWCC_OK;
+}
+
+static size_t sum(const size_t *counts, size_t each, int n) {
+  size_t total = 0;
+  if (!counts) return each * (size_t)n;
+  for (int i = 0; i < n; i++) total += counts[i];
+  return total;
+}
+
+/* Element offsets of the plan's chunks. Even cuts fall on cache lines, where there is enough to cut. */
+static void cut_evenly(size_t *bounds, size_t count, size_t width, int n) {
+  size_t unit = count >= (size_t)n * (64 / width) * 4 ? 64 / width : 1, units = count / unit;
+  for (int i = 0; i < n; i++) bounds[i] = units * (size_t)i / (size_t)n * unit;
+  bounds[n] = count;
+}
+
+static void cut_blocks(size_t *bounds, const size_t *counts, size_t each, int n) {
+  bounds[0] = 0;
+  for (int i = 0; i < n; i++) bounds[i + 1] = bounds[i] + (counts ? counts[i] : each);
+}
+
+static int cut(exec_op *op) {
+  const coll_args *a = &op->a;
+  int n = op->plan->nchunks;
+  size_t need = 2 * ((size_t)n + 1);
+  if (need > op->bounds_room) {
+    size_t *more = realloc(op->bounds, need * sizeof *more);
+    if (!more) return os_fail(LWCC_ERR_SYSTEM, "no memory for %d chunks", n);
+    op->bounds = more;
+    op->bounds_room = need;
+  }
+  op->input_bounds = op->bounds;
+  if (a->collective == LWCC_ALLREDUCE || a->collective == LWCC_BROADCAST) {
+    cut_evenly(op->bounds, a->count, op->width, n);
+  } else if (a->collective == LWCC_ALLTOALL) {
+    op->input_bounds = op->bounds + n + 1;
+    cut_blocks(op->bounds, a->recv_counts, a->count, n);
+    cut_blocks(op->input_bounds, a->counts, a->count, n);
+  } else {
+    cut_blocks(op->bounds, a->counts, a->count, n);
+  }
+  return LWCC_OK;
+}
+
+static void load(exec_op *op, char *dst, const void *src, size_t count) {
+  const coll_args *a = &op->a;
+  if (a->prescale != 1.0)
+    reduce_scale(a->dtype, dst, src, count, a->prescale);
+  else
+    reduce_copy(dst, src, count * op->width, 0);
+}
+
+/* Where D lies, and what it holds at the beginning. */
+static int place(exec_op *op) {
+  const coll_args *a = &op->a;
+  int me = op->team->me;
+  size_t total = op->bounds[op->plan->nchunks];
+  op->data = a->out;
+  switch (a->collective) {
+    case LWCC_ALLREDUCE:
+      load(op, op->data, a->in, a->count);
+      break;
+    case LWCC_BROADCAST:
+      if (me == a->root) load(op, op->data, a->in, a->count);
+      break;
+    case LWCC_ALLGATHER:
+      load(op, op->data + op->bounds[me] * op->width, a->in, op->bounds[me + 1] - op->bounds[me]);
+      break;
+    case LWCC_REDUCESCATTER:
+      TRY(exec_room(&op->work, &op->work_nbytes, total * op->width));
+      op->data = op->work;
+      load(op, op->data, a->in, total);
+      break;
+    default:
+      break;
+  }
+  op->input = op->data;
+  if (a->collective != LWCC_ALLTOALL) return LWCC_OK;
+  op->input = a->in;
+  if (a->in != a->out) return LWCC_OK;
+  size_t n = op->input_bounds[op->plan->nchunks] * op->width;
+  TRY(exec_room(&op->work, &op->work_nbytes, n));
+  reduce_copy(op->work, a->in, n, 0);
+  op->input = op->work;
+  return LWCC_OK;
+}
+
+static void unload(exec_op *op) {
+  const coll_args *a = &op->a;
+  int me = op->team->me;
+  char *mine = op->data + op->bounds[me] * op->width;
+  size_t n = op->bounds[me + 1] - op->bounds[me];
+  if (a->collective == LWCC_REDUCESCATTER && a->postscale != 1.0)
+    reduce_scale(a->dtype, a->out, mine, n, a->postscale);
+  else if (a->collective == LWCC_REDUCESCATTER)
+    reduce_copy(a->out, mine, n * op->width, 0);
+  else if (a->collective == LWCC_ALLREDUCE && a->postscale != 1.0)
+    reduce_scale(a->dtype, a->out, a->out, a->count, a->postscale);
+}
+
+/* One rank alone: copy and scale. */
+static int run_alone(exec_op *op) {
+  const coll_args *a = &op->a;
+  size_t n =
+      a->collective == LWCC_ALLREDUCE || a->collective == LWCC_BROADCAST ? a->count : sum(a->counts, a->count, 1);
+  load(op, a->out, a->in, n);
+  if (a->postscale != 1.0) reduce_scale(a->dtype, a->out, a->out, n, a->postscale);
+  return LWCC_OK;
+}
+
+static int take_op(exec_team *team, exec_op **out) {
+  exec_cache *cache;
+  void *memory;
+  TRY(select_cache(team, &cache));
+  *out = cache->spare;
+  cache->spare = NULL;
+  if (*out) return LWCC_OK;
+  TRY(mem_zeroed(1, sizeof(exec_op), &memory));
+  *out = memory;
+  (*out)->team = team;
+  return LWCC_OK;
+}
+
+static int begin(exec_op *op, const char *algorithm) {
+  const coll_args *a = &op->a;
+  op->plan = NULL;
+  op->shm = NULL;
+  op->width = coll_dtype_bytes(a->dtype);
+  op->name = "alone";
+  if (op->team->size == 1) return run_alone(op);
+  TRY(select_plan(op->team, a, algorithm, &op->plan, &op->name));
+  LOG(TRACE, "exec: %s %s, %zu elements", collective_name(a->collective), op->name, a->count);
+  if (!op->plan) {
+    op->shm = shm_start(op->team->shm, a);
+    return LWCC_OK;
+  }
+  TRY(narrow_begin(op));
+  op->width = coll_dtype_bytes(a->dtype);
+  op->rotation = a->collective == LWCC_BROADCAST ? a->root : 0;
+  if (op->rotation) { /* a plan's rank 0 is the root: this rank plays another part */
+    lwcc_plan *turned;
+    TRY(plan_build(algo_find(a->collective, op->name)->algo, (op->team->me - a->root + op->team->size) % op->team->size,
+                   op->team->size, &turned));
+    op->plan = op->turned = turned;
+  }
+  op->fold =
+      a->collective == LWCC_ALLREDUCE || a->collective == LWCC_REDUCESCATTER ? reduce_fold(a->dtype, a->op) : NULL;
+  TRY(cut(op));
+  TRY(place(op));
+  return wire_begin(op);
+}
+
+int exec_start(exec_team *team, const coll_args *args, const char *algorithm, uint32_t tag, exec_op **out) {
+  exec_op *op;
+  TRY(take_op(team, &op));
+  op->a = *args;
+  op->tag = tag;
+  op->narrow_dtype = -1;
+  int st = begin(op, algorithm);
+  if (st < 0) {
+    exec_free(op);
+    return st;
+  }
+  *out = op;
+  return LWCC_OK;
+}
+
+int exec_step(exec_op *op, bool *progress_out) {
+  int st = op->shm ? shm_step(op->shm, progress_out) : op->plan ? wire_step(op, progress_out) : LWCC_OK;
+  if (st != LWCC_OK) return st;
+  if (op->plan) unload(op);
+  narrow_end(op);
+  return LWCC_OK;
+}
+
+static void destroy(exec_op *op) {
+  free(op->bounds);
+  free(op->transfers);
+  free(op->scratch);
+  free(op->work);
+  free(op->wide);
+  free(op);
+}
+
+void exec_free(exec_op *op) {
+  exec_cache *cache = op->team->cache;
+  plan_free(op->turned);
+  op->turned = NULL;
+  if (!cache || cache->spare)
+    destroy(op);
+  else
+    cache->spare = op;
+}
+
+const char *exec_algorithm(const exec_op *op) {
+  return op->name;
+}
+
+void exec_team_close(exec_team *team) {
+  exec_cache *cache = team->cache;
+  if (!cache) return;
+  for (int i = 0; i < algo_table_length; i++) plan_free(cache->plans[i].plan);
+  free(cache->plans);
+  if (cache->spare) destroy(cache->spare);
+  free(cache);
+  team->cache = NULL;
+}

@@ -1,0 +1,132 @@
+#include "exec/select.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "os/env.h"
+#include "os/log.h"
+#include "os/mem.h"
+#include "os/status.h"
+
+int select_cache(exec_team *team, exec_cache **out) {
+  if (!team->cache) {
+    void *cache, *plans;
+    TRY(mem_zeroed((size_t)algo_table_length, sizeof(cached_plan), &plans));
+    int st = mem_zeroed(1, sizeof(exec_cache), &cache);
+    if (st < 0) {
+      free(plans);
+      return st;
+    }
+    team->cache = cache;
+    team->cache->plans = plans;
+    for (int i = 0; i < algo_table_length; i++) team->cache->plans[i].entry = &algo_table[i];
+  }
+  *out = team->cache;
+  return LWCC_OK;
+}
+
+static int unknown(int collective, const char *name) {
+  char known[512] = "shm";
+  const algo_entry *e;
+  for (int i = 0; (e = algo_at(collective, i)); i++)
+    snprintf(known + strlen(known), sizeof known - strlen(known), ", %s", e->name);
+  return os_fail(LWCC_ERR_INVALID, "no %s algorithm \"%s\"; known: %s", collective_name(collective), name, known);
+}
+
+static int own_plan(const exec_team *team, cached_plan *c) {
+  return c->plan ? LWCC_OK : plan_build(c->entry->algo, team->me, team->size, &c->plan);
+}
+
+/* Price an algorithm by the plans of all ranks; once per team. */
+static int price(const exec_team *team, cached_plan *c) {
+  void *memory;
+  c->priced = true;
+  TRY(mem_zeroed((size_t)team->size, sizeof(lwcc_plan *), &memory));
+  lwcc_plan **plans = memory;
+  int st = LWCC_OK;
+  for (int r = 0; r < team->size && st >= 0; r++) st = plan_build(c->entry->algo, r, team->size, &plans[r]);
+  c->refused = st < 0;
+  if (st >= 0) c->cost = plan_cost((const lwcc_plan *const *)plans, team->size);
+  for (int r = 0; r < team->size; r++) plan_free(plans[r]);
+  free(plans);
+  return st == LWCC_ERR_SYSTEM ? st : LWCC_OK;
+}
+
+static size_t payload_nbytes(const exec_team *team, const coll_args *a) {
+  size_t count = a->count;
+  for (int i = 0; a->counts && i < team->size; i++) count = i ? count + a->counts[i] : a->counts[0];
+  if (!a->counts && a->collective != LWCC_ALLREDUCE && a->collective != LWCC_BROADCAST) count *= (size_t)team->size;
+  return count * coll_dtype_bytes(a->dtype);
+}
+
+/* The class of sizes decides, so that ranks whose alltoall sizes differ must not use it: there is one algorithm. */
+static int cheapest(exec_team *team, const coll_args *a, int *index_out) {
+  size_t nbytes = payload_nbytes(team, a);
+  int size_class = nbytes ? 63 - __builtin_clzll(nbytes) : 0, best = -1;
+  double best_s = 0;
+  exec_cache *cache = team->cache;
+  if (cache->choice[a->collective][size_class].known) {
+    *index_out = cache->choice[a->collective][size_class].index;
+    return LWCC_OK;
+  }
+  for (int i = 0; i < algo_table_length; i++) {
+    cached_plan *c = &cache->plans[i];
+    if (c->entry->algo->collective != a->collective) continue;
+    if (!c->priced) TRY(price(team, c));
+    if (c->refused) continue;
+    double s =
+        plan_seconds(&c->cost, (size_t)1 << size_class, team->alpha_s, team->beta_s_per_byte, team->gamma_s_per_byte);
+    LOG(DEBUG, "select: %s %s for 2^%d bytes, %d ranks: %.1f us", collective_name(a->collective), c->entry->name,
+        size_class, team->size, s * 1e6);
+    if (best < 0 || s < best_s) best = i, best_s = s;
+  }
+  if (best < 0)
+    return os_fail(LWCC_ERR_UNSUPPORTED, "no %s algorithm serves %d ranks", collective_name(a->collective), team->size);
+  LOG(DEBUG, "select: %s for %s of 2^%d bytes", cache->plans[best].entry->name, collective_name(a->collective),
+      size_class);
+  cache->choice[a->collective][size_class].known = true;
+  cache->choice[a->collective][size_class].index = best;
+  *index_out = best;
+  return LWCC_OK;
+}
+
+/* LWCC_ALGORITHM = "allreduce=ring,broadcast=binomial": the name for this collective, or false. */
+static bool from_environment(int collective, char *name_out, size_t cap) {
+  const char *s = env_text(ENV_ALGORITHM), *want = collective_name(collective);
+  while (*s) {
+    size_t n = strcspn(s, ","), key = strcspn(s, "=,");
+    if (key == strlen(want) && strncmp(s, want, key) == 0 && s[key] == '=') {
+      snprintf(name_out, cap, "%.*s", (int)(n - key - 1), s + key + 1);
+      return true;
+    }
+    s += s[n] ? n + 1 : n;
+  }
+  return false;
+}
+
+int select_plan(exec_team *team, const coll_args *a, const char *forced, const lwcc_plan **plan_out,
+                const char **name_out) {
+  char wished[64];
+  exec_cache *cache;
+  int index = -1;
+  TRY(select_cache(team, &cache));
+  if ((!forced || !forced[0]) && from_environment(a->collective, wished, sizeof wished)) forced = wished;
+  bool named = forced && forced[0] && strcmp(forced, "shm") != 0;
+  *plan_out = NULL;
+  *name_out = "shm";
+  if (!named && team->shm) return LWCC_OK;
+  if (!named && forced && forced[0])
+    return os_fail(LWCC_ERR_UNSUPPORTED, "algorithm shm: the %d ranks do not share one node's memory", team->size);
+  if (named) {
+    const algo_entry *e = algo_find(a->collective, forced);
+    if (!e) return unknown(a->collective, forced);
+    index = (int)(e - algo_table);
+  } else {
+    TRY(cheapest(team, a, &index));
+  }
+  TRY(own_plan(team, &cache->plans[index]));
+  *plan_out = cache->plans[index].plan;
+  *name_out = cache->plans[index].entry->name;
+  return LWCC_OK;
+}

@@ -1,0 +1,52 @@
+/* Every LWCC_* variable, in one table: name, type, default, help. Nothing else in the core calls getenv. */
+#ifndef OS_ENV_H
+#define OS_ENV_H
+#include <stdint.h>
+
+typedef enum { ENV_TEXT, ENV_INT, ENV_BYTES, ENV_REAL, ENV_CHOICE } env_type;
+
+/* id, Horovod's synonym or "", type, default, choices or "least..most", help. Bytes take K, M and G suffixes. */
+#define ENV_TABLE(X)                                                                                            \
+  X(LOG_LEVEL, "HOROVOD_LOG_LEVEL", ENV_CHOICE, "warning", "trace|debug|info|warning|error|fatal",              \
+    "least level of the lines written to stderr")                                                               \
+  X(TRANSPORT, "", ENV_CHOICE, "auto", "auto|shm|tcp",                                                          \
+    "auto: shared memory within a node, TCP across; tcp: only TCP; "                                            \
+    "shm: fail rather than use TCP")                                                                            \
+  X(NODE, "", ENV_TEXT, "", "", "name of this rank's node; overrides what boot id and network namespace say")   \
+  X(IFACE, "", ENV_TEXT, "", "", "network interface (eth0) or subnet (10.0.0.0/8) for TCP between nodes")       \
+  X(ADDRESS, "", ENV_TEXT, "", "", "IPv4 address under which the other ranks reach this one; IFACE goes first") \
+  X(FUSION_THRESHOLD, "HOROVOD_FUSION_THRESHOLD", ENV_BYTES, "64M", "0..1099511627776",                         \
+    "most bytes of one fused collective; 0: no fusion")                                                         \
+  X(STALL_WARN, "HOROVOD_STALL_CHECK_TIME_SECONDS", ENV_REAL, "5", "0..1e9",                                    \
+    "seconds before a request that some ranks lack is reported; 0: never")                                      \
+  X(STALL_ABORT, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", ENV_REAL, "60", "0..1e9",                               \
+    "seconds before such a request fails on all ranks; 0: never")                                               \
+  X(CACHE_CAPACITY, "HOROVOD_CACHE_CAPACITY", ENV_INT, "0", "0..16777216",                                      \
+    "most remembered negotiation answers; 0: chosen by the library")                                            \
+  X(ALGORITHM, "", ENV_TEXT, "", "", "forced algorithms, such as allreduce=ring,broadcast=binomial")            \
+  X(ISA, "", ENV_CHOICE, "auto", "auto|base|avx2|avx512", "instruction set of the reduction kernels")           \
+  X(SPIN, "", ENV_INT, "-1", "-1..1000000000", "microseconds of spinning before a wait sleeps; -1: by cores")   \
+  X(CONNECT_TIMEOUT, "", ENV_REAL, "60", "0.001..1e9", "seconds that a rank waits for the others to join")
+
+typedef enum {
+#define X(id, synonym, type, fallback, allowed, help) ENV_##id,
+  ENV_TABLE(X)
+#undef X
+      ENV_COUNT
+} env_id;
+
+typedef struct {
+  const char *name, *synonym;
+  env_type type;
+  const char *fallback, *allowed, *help;
+} env_row;
+
+const env_row *env_at(int index); /* NULL past the end. Any thread */
+/* The value: the LWCC_ variable, else its synonym, else the default. A bad value is a warning that names the variable,
+ * what it held and what is allowed; then the default holds. The environment must not be changed meanwhile. Any thread.
+ */
+const char *env_text(env_id id); /* "" if unset; borrowed from the environment */
+int64_t env_int(env_id id);      /* also ENV_BYTES */
+double env_real(env_id id);
+int env_choice(env_id id); /* index within allowed */
+#endif

@@ -1,0 +1,71 @@
+"""The lwccrun command from its arguments to its exit code."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Sequence
+
+from lwcc.launcher import info
+from lwcc.launcher.args import LaunchSpec, parse
+from lwcc.launcher.env import Meeting, default_threads
+from lwcc.launcher.runlog import RunLog
+from lwcc.launcher.spawn import CannotRun, build_command
+from lwcc.launcher.store import SECRET_NBYTES, StoreServer
+from lwcc.launcher.supervise import Supervisor
+
+_HOST = "127.0.0.1"
+_INTERNAL_ERROR = 70  # EX_SOFTWARE
+
+
+def run_command(argv: Sequence[str] | None) -> int:
+    """Parse, then do. Never shows a traceback of the launcher, unless --verbose asks for it."""
+    spec = parse(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(spec)
+    except CannotRun as error:
+        print(f"lwccrun: {error}", file=sys.stderr)
+        return error.code
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:  # the user gets one line; --verbose shows the rest
+        if spec.verbose:
+            raise
+        print(f"lwccrun: {type(error).__name__}: {error} (--verbose shows where)", file=sys.stderr)
+        return 1 if isinstance(error, OSError) else _INTERNAL_ERROR
+
+
+def _dispatch(spec: LaunchSpec) -> int:
+    if spec.check_build:
+        print(info.check_build(), end="")
+        return 0
+    command = build_command(spec.command, spec.module)
+    if spec.dry_run:
+        meeting = Meeting(f"{_HOST}:PORT", "", _HOST, 0, "dry-run", socket.gethostname())
+        print(info.dry_run(spec, command, meeting, os.environ), end="")
+        return 0
+    return _run(spec, command)
+
+
+def _run(spec: LaunchSpec, command: Sequence[str]) -> int:
+    secret = os.urandom(SECRET_NBYTES)
+    job_id = os.urandom(6).hex()
+    store = StoreServer(_HOST, 0, secret)
+    try:
+        meeting = Meeting(f"{_HOST}:{store.port}", secret.hex(), _HOST, _free_port(), job_id, socket.gethostname())
+        threads = default_threads(os.environ, spec.extra_env, spec.np)
+        if threads is not None:
+            print(f"lwccrun: OMP_NUM_THREADS={threads} for each rank (set it yourself to change that)", file=sys.stderr)
+        log = RunLog(spec, job_id, meeting.hostname)
+        return Supervisor(spec, command, meeting, store).run(log, dict(os.environ))
+    finally:
+        store.close()
+
+
+def _free_port() -> int:
+    """A port that was free a moment ago, for torch.distributed on rank 0."""
+    with socket.socket() as sock:
+        sock.bind((_HOST, 0))
+        port: int = sock.getsockname()[1]
+        return port

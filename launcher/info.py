@@ -1,0 +1,65 @@
+"""What lwccrun prints about itself and its plans: --dry-run and --check-build. Imports nothing that it looks for."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+
+from lwcc.launcher.args import LaunchSpec
+from lwcc.launcher.env import Meeting, cores, rank_environment, rank_variables, without_secret
+
+
+def version() -> str:
+    """The installed version of LWCC."""
+    from importlib import metadata  # slow to import, and seldom needed
+
+    try:
+        return metadata.version("lwcc")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def check_build() -> str:
+    """A list in Horovod's form of what this installation can do, from what files and packages are there."""
+    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    core = any(name.startswith("_native") and name.endswith(".so") for name in os.listdir(here))
+    torch = _found("torch") and _found("lwcc_torch")
+    tensorflow = _found("tensorflow") and _found("lwcc_tf")
+    groups = (
+        ("Available frameworks", (("PyTorch", torch), ("TensorFlow", tensorflow), ("NumPy", _found("numpy")))),
+        ("Available controllers", (("LWCC rendezvous store", True), ("MPI", False), ("Gloo", False))),
+        ("Available tensor operations", (("LWCC core: shared memory, TCP", core), ("NCCL", False), ("MPI", False))),
+    )
+    lines = [f"LWCC {version()}:"]
+    for title, rows in groups:
+        lines += ["", f"{title}:"] + [f"    [{'X' if there else ' '}] {name}" for name, there in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _found(module: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(module) is not None
+
+
+def dry_run(spec: LaunchSpec, command: Sequence[str], meeting: Meeting, base: Mapping[str, str]) -> str:
+    """Placement, command and what is added to each rank's environment; the secret is not shown."""
+    lines = [
+        f"placement: {spec.np} rank(s) on {meeting.hostname} ({cores()} cores)",
+        f"command:   {shlex.join(command)}",
+        f"rendezvous {meeting.rendezvous} (a free port is chosen at the start)",
+    ]
+    env = rank_environment(base, spec.extra_env, 0, spec.np, meeting)
+    own = rank_variables(0, spec.np, meeting)
+    common = {name: env[name] for name in env if name not in own and env[name] != base.get(name)}
+    common.update({name: value for name, value in spec.extra_env.items()})
+    lines.append("all ranks: " + _assignments(common))
+    for rank in range(spec.np):
+        variables = without_secret(rank_variables(rank, spec.np, meeting))
+        lines.append(f"rank {rank}:    " + _assignments(variables))
+    return "\n".join(lines) + "\n"
+
+
+def _assignments(variables: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items()) or "(nothing more)"

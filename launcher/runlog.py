@@ -1,0 +1,93 @@
+"""The run directory: every rank's output in files, and run.json, which says what was run and how it ended."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO
+
+from lwcc.launcher import info
+from lwcc.launcher.args import LaunchSpec
+from lwcc.launcher.env import without_secret
+from lwcc.launcher.spawn import Rank, describe_status
+
+_SHOWN_PREFIXES = ("LWCC_", "OMP_", "MKL_", "CUDA_VISIBLE", "MASTER_", "PYTHON")
+
+
+class RunLog:
+    """A run directory; with directory None every method does nothing. Raises OSError if it cannot be written."""
+
+    def __init__(self, spec: LaunchSpec, job_id: str, hostname: str) -> None:
+        self._directory = spec.log_dir
+        self._spec = spec
+        self._record: dict[str, Any] = {
+            "job_id": job_id,
+            "lwcc_version": None,
+            "python": sys.version.split()[0],
+            "executable": sys.executable,
+            "np": spec.np,
+            "command": list(spec.command),
+            "module": spec.module,
+            "cwd": os.getcwd(),
+            "hosts": [{"name": hostname, "ranks": spec.np}],
+            "started": _now(),
+            "ended": None,
+            "exit_code": None,
+            "ranks": [],
+        }
+        if self._directory is not None:
+            self._record["lwcc_version"] = info.version()
+            os.makedirs(self._directory, exist_ok=True)
+
+    def open(self, rank: int) -> Sequence[BinaryIO | None]:
+        """The files for a rank's stdout and stderr."""
+        if self._directory is None:
+            return (None, None)
+        if self._spec.horovod_log_layout:
+            width = len(str(self._spec.np - 1))
+            folder, names = f"rank.{rank:0{width}d}", ("stdout", "stderr")
+        else:
+            folder, names = f"rank-{rank}", ("stdout.log", "stderr.log")
+        path = os.path.join(self._directory, folder)
+        os.makedirs(path, exist_ok=True)
+        return tuple(open(os.path.join(path, name), "wb") for name in names)
+
+    def started(self, env_of_rank_0: Mapping[str, str]) -> None:
+        """Write run.json as far as it is known."""
+        chosen = {**{k: v for k, v in env_of_rank_0.items() if k.startswith(_SHOWN_PREFIXES)}, **self._spec.extra_env}
+        self._record["env_of_rank_0"] = without_secret(dict(sorted(chosen.items())))
+        self._write()
+
+    def ended(self, ranks: Sequence[Rank], code: int) -> None:
+        """Write how each rank ended."""
+        self._record["ended"] = _now()
+        self._record["exit_code"] = code
+        self._record["ranks"] = [
+            {
+                "rank": r.rank,
+                "pid": r.pid,
+                "exit": describe_status(r.status) if r.status is not None else None,
+                "status": r.status,
+                "seconds": round(r.died - r.born, 3) if r.died is not None else None,
+                "stopped_by_lwccrun": r.stopped_by_us,
+            }
+            for r in ranks
+        ]
+        self._write()
+
+    def _write(self) -> None:
+        if self._directory is None:
+            return
+        import json
+
+        path = os.path.join(self._directory, "run.json")
+        with open(path + ".part", "w", encoding="utf-8") as file:
+            json.dump(self._record, file, indent=2)
+            file.write("\n")
+        os.replace(path + ".part", path)
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")

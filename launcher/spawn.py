@@ -1,0 +1,157 @@
+"""Starts local ranks: each in a session of its own, with pipes for its output, tied to the launcher's life."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lwcc.launcher.output import Stream
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class CannotRun(Exception):
+    """The command cannot be started. code: the shell's exit code for that (127 not found, 126 not executable)."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass
+class Rank:
+    """A started rank. Its process group's number is its pid, fixed at start. Times: time.monotonic()."""
+
+    rank: int
+    process: subprocess.Popen[bytes]
+    streams: dict[int, Stream]  # by file descriptor: stdout, stderr
+    born: float = field(default_factory=time.monotonic)
+    died: float | None = None
+    status: int | None = None  # exit code; -N: died by signal N
+    stopped_by_us: bool = False  # got SIGTERM or SIGKILL from the launcher
+    group_gone: bool = False
+
+    @property
+    def pid(self) -> int:
+        """Process id of the rank, and id of its process group."""
+        return self.process.pid
+
+    @property
+    def err(self) -> Stream:
+        """The stream of its stderr."""
+        return list(self.streams.values())[1]
+
+    def signal_group(self, signum: int) -> None:
+        """Send signum to the rank's process group, if there is one left."""
+        try:
+            os.killpg(self.pid, signum)
+        except (ProcessLookupError, PermissionError):
+            self.group_gone = self.died is not None
+
+    def reap(self) -> bool:
+        """Note the rank's end. True once: when it has just ended."""
+        if self.died is not None or self.process.poll() is None:
+            return False
+        self.status = self.process.returncode
+        self.died = time.monotonic()
+        return True
+
+    def group_alive(self) -> bool:
+        """Is anything left of the rank's process group?"""
+        if not self.group_gone:
+            self.signal_group(0)
+        return not self.group_gone
+
+
+def describe_status(status: int) -> str:
+    """The text of an exit status: "exit code 7", "signal 9 (SIGKILL)"."""
+    if status >= 0:
+        return f"exit code {status}"
+    try:
+        return f"signal {-status} ({signal.Signals(-status).name})"
+    except ValueError:
+        return f"signal {-status}"
+
+
+def exit_code(status: int) -> int:
+    """The shell's convention: 128 + N for signal N."""
+    return status if status >= 0 else 128 - status
+
+
+def build_command(command: Sequence[str], module: bool) -> list[str]:
+    """The command line of a rank: scripts and modules run with this Python, anything else is found on PATH.
+
+    Raises CannotRun if it is not there or not executable.
+    """
+    if module:
+        return [sys.executable, "-m", *command]
+    name = command[0]
+    if name.endswith(".py"):
+        if not os.path.isfile(name):
+            raise CannotRun(f"no such script: {name} (in {os.getcwd()})", 127)
+        return [sys.executable, *command]
+    if shutil.which(name) is None:
+        if os.path.exists(name):
+            raise CannotRun(f"{name} is not executable (chmod +x it, or put an interpreter in front of it)", 126)
+        raise CannotRun(f"command not found: {name}", 127)
+    return list(command)
+
+
+def start_process(command: Sequence[str], env: Mapping[str, str], *, with_stdin: bool) -> subprocess.Popen[bytes]:
+    """Start one rank's process; its output pipes are non-blocking. Raises OSError when the system is out of resources."""
+    shim = [sys.executable, "-I", "-S", os.path.join(_HERE, "shim.py"), str(os.getpid())]
+    process = subprocess.Popen(
+        [*shim, *command],
+        env=dict(env),
+        stdin=None if with_stdin else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        bufsize=0,
+    )
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            os.set_blocking(pipe.fileno(), False)
+    return process
+
+
+class Watchdog:
+    """The helper process that kills leftover groups if the launcher is killed (see watchdog.py)."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", os.path.join(_HERE, "watchdog.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            bufsize=0,
+        )
+
+    def watch(self, group: int) -> None:
+        """A group has started."""
+        self._tell(b"+%d\n" % group)
+
+    def forget(self, group: int) -> None:
+        """A group is gone; its number may be used again."""
+        self._tell(b"-%d\n" % group)
+
+    def end(self) -> None:
+        """The launcher has cleaned up itself."""
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def _tell(self, line: bytes) -> None:
+        if self._process.stdin is not None:
+            try:
+                self._process.stdin.write(line)
+            except BrokenPipeError:
+                self._process.stdin = None  # someone killed it: the kernel still kills the ranks themselves

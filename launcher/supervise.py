@@ -1,0 +1,320 @@
+"""Runs a job: starts the ranks, moves their output, passes signals on, and ends everything when it must.
+
+One thread, one selector. Signals arrive as bytes on a wake-up socket, so nothing here is interrupted half-way. Ending
+is an escalation: a list of moments and signals that is worked through until no rank is left.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from lwcc.launcher import report
+from lwcc.launcher.args import LaunchSpec
+from lwcc.launcher.env import Meeting, rank_environment
+from lwcc.launcher.output import Screen, Stream
+from lwcc.launcher.runlog import RunLog
+from lwcc.launcher.spawn import Rank, Watchdog, describe_status, exit_code, start_process
+from lwcc.launcher.store import StoreServer
+
+SETTLE_S = 2.0  # survivors that use LWCC may report the lost rank themselves before they get SIGTERM
+LINGER_S = 1.0  # what a rank left behind in its group may finish (resource trackers do) before SIGKILL
+DRAIN_S = 0.5  # then its pipes are closed even if someone outside the group holds them
+_READ_NBYTES = 1 << 18
+_FORWARDED_TO_RANKS = (signal.SIGUSR1, signal.SIGUSR2)  # not to data loader workers, which these would kill
+_ENDING = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
+_HANDLED = (*_ENDING, *_FORWARDED_TO_RANKS, signal.SIGTSTP, signal.SIGCONT, signal.SIGCHLD)
+
+
+class Supervisor:
+    """One run of one job. run() returns lwccrun's exit code."""
+
+    def __init__(self, spec: LaunchSpec, command: Sequence[str], meeting: Meeting, store: StoreServer) -> None:
+        self._spec = spec
+        self._command = command
+        self._meeting = meeting
+        self._store = store
+        self._screen = Screen()
+        self._selector = selectors.DefaultSelector()
+        self._ranks: list[Rank] = []
+        self._watchdog: Watchdog | None = None
+        self._began = time.monotonic()
+        self._failed: Rank | None = None  # the first failure
+        self._code: int | None = None  # decided by the first thing that went wrong
+        self._text = ""  # said at the end, instead of a first-failure report
+        self._escalation: list[tuple[float, signal.Signals]] = []
+        self._start_checked = spec.start_timeout is None
+
+    def run(self, log: RunLog, base_env: dict[str, str]) -> int:
+        """Start the ranks and see the job through. Whatever happens, no process of the job is left."""
+        wake_read, wake_write = socket.socketpair()
+        wake_read.setblocking(False)
+        wake_write.setblocking(False)
+        self._selector.register(wake_read, selectors.EVENT_READ, None)
+        old_fd = signal.set_wakeup_fd(wake_write.fileno(), warn_on_full_buffer=False)
+        old_handlers = _take_signals()
+        try:
+            self._watchdog = Watchdog()
+            self._start_ranks(log, base_env)
+            while self._busy():
+                self._turn()
+            code = self._conclude(log)
+        finally:
+            self._kill_everything()
+            for signum, handler in old_handlers.items():
+                signal.signal(signum, handler)
+            signal.set_wakeup_fd(old_fd)
+            self._selector.close()
+            wake_read.close()
+            wake_write.close()
+        return code
+
+    def _start_ranks(self, log: RunLog, base_env: dict[str, str]) -> None:
+        size, extra = self._spec.np, self._spec.extra_env
+        width = len(str(size - 1))
+        for rank in range(size):
+            env = rank_environment(base_env, extra, rank, size, self._meeting)
+            if rank == 0:
+                log.started(env)
+            files = log.open(rank)
+            process = start_process(self._command, env, with_stdin=rank == 0)
+            if self._watchdog is not None:
+                self._watchdog.watch(process.pid)
+            streams: dict[int, Stream] = {}
+            for which, pipe in enumerate((process.stdout, process.stderr)):
+                tag = self._screen.tag(which, rank, width) if self._spec.tag else None
+                shown = self._spec.only_rank in (None, rank)
+                stream = Stream(self._screen, which, tag, shown=shown, live=rank == (self._spec.only_rank or 0))
+                stream.log = files[which]
+                if pipe is not None:
+                    streams[pipe.fileno()] = stream
+            self._ranks.append(Rank(rank, process, streams))
+            for fd, stream in streams.items():
+                self._selector.register(fd, selectors.EVENT_READ, stream)
+            if self._spec.verbose:
+                self._say(f"lwccrun: rank {rank} is pid {process.pid}\n")
+
+    def _busy(self) -> bool:
+        return len(self._selector.get_map()) > 1 or any(r.died is None or r.group_alive() for r in self._ranks)
+
+    def _turn(self) -> None:
+        for key, _ in self._selector.select(self._patience()):
+            if key.data is None:
+                self._take_wakeups(key.fileobj)
+            else:
+                self._guarded_read(key.fd, key.data)
+        ended = [r for r in self._ranks if r.reap()]
+        if ended:
+            self._note_ends(ended)
+        self._tidy_groups()
+        self._check_limits()
+        self._escalate()
+
+    def _patience(self) -> float | None:
+        """Seconds until something is due."""
+        now = time.monotonic()
+        due = [when for when, _ in self._escalation[:1]]
+        if self._code is None:
+            limits = [self._spec.timeout] + ([] if self._start_checked else [self._spec.start_timeout])
+            due += [self._began + limit for limit in limits if limit is not None]
+        if any(r.died is not None and (r.group_alive() or self._open_fds(r)) for r in self._ranks):
+            due.append(now + 0.02)  # nothing tells us when a group empties: look again
+        return max(min(due) - now, 0.0) if due else None
+
+    def _open_fds(self, rank: Rank) -> list[int]:
+        open_fds = self._selector.get_map()
+        return [fd for fd in rank.streams if fd in open_fds]
+
+    # ---- output ----
+
+    def _guarded_read(self, fd: int, stream: Stream) -> None:
+        try:
+            self._read(fd, stream)
+        except BrokenPipeError:  # nobody reads our output any more, as in `lwccrun ... | head`
+            self._screen.fds = (os.open(os.devnull, os.O_WRONLY),) * 2
+            self._end_with(128 + signal.SIGPIPE, signal.SIGTERM)
+
+    def _read(self, fd: int, stream: Stream) -> None:
+        try:
+            data = os.read(fd, _READ_NBYTES)
+        except BlockingIOError:
+            return
+        if data:
+            stream.feed(data)
+        else:
+            self._selector.unregister(fd)
+            stream.finish()
+
+    def _say(self, text: str) -> None:
+        try:
+            self._screen.write(1, text.encode("utf-8", "replace"))
+        except BrokenPipeError:
+            pass  # nobody left to tell
+
+    # ---- signals ----
+
+    def _take_wakeups(self, sock: object) -> None:
+        assert isinstance(sock, socket.socket)
+        try:
+            numbers = sock.recv(4096)
+        except BlockingIOError:
+            return
+        for number in numbers:
+            self._take_signal(signal.Signals(number))
+
+    def _take_signal(self, signum: signal.Signals) -> None:
+        if signum in _ENDING:
+            self._take_ending_signal(signum)
+        elif signum in _FORWARDED_TO_RANKS:
+            for rank in self._alive():
+                os.kill(rank.pid, signum)
+        elif signum == signal.SIGTSTP:
+            self._pause()
+        elif signum == signal.SIGCONT:
+            self._signal_groups(signal.SIGCONT)
+
+    def _take_ending_signal(self, signum: signal.Signals) -> None:
+        if signum != signal.SIGINT or self._code is None:
+            if signum == signal.SIGINT:
+                self._say(f"\nlwccrun: interrupting {len(self._alive())} ranks; again to kill now\n")
+            self._end_with(_ENDING[signum], signum)
+        else:  # a second Ctrl-C, or one while the job is ending anyway
+            self._escalation = [(time.monotonic(), signal.SIGKILL)]
+
+    def _pause(self) -> None:
+        """Stop the ranks and ourselves. SIGSTOP, as the kernel ignores SIGTSTP for sessions without a terminal."""
+        stopped = time.monotonic()
+        self._signal_groups(signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)  # returns after SIGCONT
+        self._signal_groups(signal.SIGCONT)
+        pause = time.monotonic() - stopped
+        self._began += pause
+        self._escalation = [(when + pause, what) for when, what in self._escalation]
+
+    def _alive(self) -> list[Rank]:
+        return [r for r in self._ranks if r.died is None]
+
+    def _signal_groups(self, signum: signal.Signals) -> None:
+        for rank in self._alive():
+            rank.signal_group(signum)
+
+    # ---- ends ----
+
+    def _note_ends(self, ended: list[Rank]) -> None:
+        for rank in ended:
+            self._store.set(f"exit/{rank.rank}", describe_status(rank.status or 0).encode())
+            if self._spec.verbose:
+                self._say(f"lwccrun: rank {rank.rank} ended: {describe_status(rank.status or 0)}\n")
+        failed = sorted((r for r in ended if r.status != 0), key=_blame)
+        if not failed or self._code is not None:
+            return
+        self._failed = failed[0]
+        self._code = exit_code(failed[0].status or 0)
+        uses_lwcc = any(self._store.try_get(f"started/{r.rank}") is not None for r in self._alive())
+        self._plan_end(time.monotonic() + (SETTLE_S if uses_lwcc else 0.0))
+
+    def _end_with(self, code: int, first: signal.Signals) -> None:
+        """End the job because of something outside the ranks; the first such reason decides the code."""
+        self._signal_groups(first)
+        for rank in self._alive():
+            rank.stopped_by_us |= first == signal.SIGTERM
+        if self._code is not None:
+            return  # the escalation is under way: a repeated signal must not postpone it
+        self._code = code
+        now = time.monotonic()
+        if first == signal.SIGTERM:
+            self._escalation = [(now + self._spec.grace, signal.SIGKILL)]
+        else:
+            self._plan_end(now + self._spec.grace)
+
+    def _plan_end(self, when: float) -> None:
+        self._escalation = [(when, signal.SIGTERM), (when + self._spec.grace, signal.SIGKILL)]
+
+    def _escalate(self) -> None:
+        while self._escalation and time.monotonic() >= self._escalation[0][0]:
+            _, signum = self._escalation.pop(0)
+            for rank in self._alive():
+                rank.stopped_by_us = True
+                rank.signal_group(signum)
+                rank.signal_group(signal.SIGCONT)  # a stopped process would not see SIGTERM
+
+    def _tidy_groups(self) -> None:
+        """After a rank's end: give what it left behind a moment, then kill its group and close its pipes."""
+        now = time.monotonic()
+        for rank in self._ranks:
+            if rank.died is None or (rank.group_gone and not self._open_fds(rank)):
+                continue
+            if not rank.group_gone and not rank.group_alive() and self._watchdog is not None:
+                self._watchdog.forget(rank.pid)
+            if now >= rank.died + LINGER_S:
+                rank.signal_group(signal.SIGKILL)
+            if now >= rank.died + LINGER_S + DRAIN_S:
+                rank.group_gone = True  # only zombies that nobody reaps can still be there
+                self._close_pipes(rank)
+
+    def _close_pipes(self, rank: Rank) -> None:
+        for fd in self._open_fds(rank):
+            self._guarded_read(fd, rank.streams[fd])
+            if fd in self._selector.get_map():
+                self._selector.unregister(fd)
+                rank.streams[fd].finish()
+
+    def _check_limits(self) -> None:
+        if self._code is not None:
+            return
+        elapsed = time.monotonic() - self._began
+        if self._spec.timeout is not None and elapsed >= self._spec.timeout:
+            alive = report.rank_list([r.rank for r in self._alive()])
+            self._text = f"lwccrun: time limit of {self._spec.timeout:g} s reached; stopped rank {alive}\n"
+            self._end_with(124, signal.SIGTERM)
+        elif not self._start_checked and self._spec.start_timeout is not None and elapsed >= self._spec.start_timeout:
+            self._start_checked = True
+            keys = self._store.prefix("started/")
+            started = {r.rank for r in self._ranks if f"started/{r.rank}" in keys}
+            if any(r.rank not in started for r in self._alive()):
+                limit, host = self._spec.start_timeout, self._meeting.hostname
+                self._text = report.missing_ranks(self._ranks, started, limit, host)
+                self._end_with(124, signal.SIGTERM)
+
+    def _conclude(self, log: RunLog) -> int:
+        code = self._code or 0
+        if self._failed is not None:
+            self._text = report.first_failure(self._failed, self._ranks, self._meeting.hostname, self._spec.log_dir)
+        if self._text:
+            self._say(self._text)
+        log.ended(self._ranks, code)
+        return code
+
+    def _kill_everything(self) -> None:
+        for rank in self._ranks:
+            if not rank.group_gone:
+                rank.signal_group(signal.SIGKILL)
+            if rank.died is None:
+                rank.process.wait()
+            for pipe in (rank.process.stdout, rank.process.stderr):
+                if pipe is not None:
+                    pipe.close()
+        if self._watchdog is not None:
+            self._watchdog.end()
+
+
+def _blame(rank: Rank) -> tuple[bool, bool, int]:
+    """Order of several ranks that ended in the same instant: a signal is a cause, a lost peer a consequence."""
+    lost_peer = any("PeerLost" in line for line in rank.err.tail())
+    return (lost_peer, (rank.status or 0) > 0, rank.rank)
+
+
+def _take_signals() -> dict[int, Any]:
+    """Route signals to the wake-up socket. Those that were ignored when we started (nohup) stay so."""
+    old: dict[int, Any] = {}
+    for signum in _HANDLED:
+        before = signal.getsignal(signum)
+        if before is not signal.SIG_IGN or signum in (signal.SIGCHLD, signal.SIGCONT):
+            old[signum] = before
+            signal.signal(signum, lambda *_: None)
+    return old

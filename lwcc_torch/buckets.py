@@ -1,0 +1,196 @@
+"""Gradients' home: buckets of registered memory, each reduced in place by one allreduce.
+
+A bucket holds a view for each of its parameters, which becomes the parameter's `.grad`, and at its end two flags per
+parameter that are reduced with the data: "I have a gradient" and "mine is sparse". A parameter whose first flags sum
+to zero had no gradient on any rank, and gets none, as in a single process; sparse gradients are reduced apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple, Optional
+
+import torch
+
+from lwcc import ops as core
+from lwcc.ops import Op
+from lwcc_torch import engine
+from lwcc_torch import tensor as memory
+from lwcc_torch.compression import Compression, Compressor
+
+if TYPE_CHECKING:
+    from lwcc.process_sets import ProcessSet
+
+FIRST_BYTES = 1 << 20  # the first bucket is small, so that the wire starts early
+LIMIT_BYTES = 8 << 20
+_LINE = 64  # bytes; views start on cache lines
+
+
+class Options(NamedTuple):
+    """How the gradients of one optimizer are reduced."""
+
+    op: Op = Op.AVERAGE
+    compression: type[Compressor] = Compression.none
+    predivide: float = 1.0
+    sparse_as_dense: bool = False
+    process_set: Optional[ProcessSet] = None
+    bucket_bytes: int = LIMIT_BYTES
+
+
+class Slot:
+    """One parameter and its place in a bucket."""
+
+    __slots__ = ("_kind", "_view", "address", "bucket", "name", "number", "param", "passes", "position", "sparse")
+
+    def __init__(self, param: torch.nn.Parameter, name: str, number: int) -> None:
+        self.param, self.name, self.number = param, name, number
+        self._kind = self._look()  # when the buckets were formed
+        self.sparse = False  # known to have sparse gradients: no room in the bucket
+        self.bucket: Optional[Bucket] = None
+        self.position = 0  # of its flags in the bucket
+        self.address = 0  # of its view; 0 without one
+        self.passes = 0  # backward passes since the last reduction
+        self._view: Optional[torch.Tensor] = None
+
+    def _look(self) -> tuple[object, ...]:
+        return self.param.dtype, self.param.shape, self.param.stride()
+
+    def stale(self) -> bool:
+        """Tell whether the parameter has changed since its place was made for it, as `module.to` does."""
+        return self._look() != self._kind
+
+    def describe(self) -> str:
+        """Return what has to be the same on all ranks."""
+        return f"{self.name} {self.param.dtype} {tuple(self.param.shape)} strides {memory.dense_strides(self.param)}"
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the gradient in the bucket."""
+        return 0 if self.sparse else self.param.numel() * self.param.element_size()
+
+    def place(self, bucket: Bucket, position: int, memory_: torch.Tensor) -> None:
+        """Take a place in a bucket: the `position`-th pair of flags, and `memory_` for the data."""
+        self.bucket, self.position, self._kind, self.passes = bucket, position, self._look(), 0
+        self._view, self.address = None, 0
+        if not self.sparse:
+            self._view = memory_.view(self.param.dtype).as_strided(self.param.shape, memory.dense_strides(self.param))
+            self.address = self._view.data_ptr()
+
+    def leave(self) -> None:
+        """Give the place up; a gradient that lives there moves to plain memory."""
+        grad = self.param.grad
+        if grad is not None and self.bucket is not None:
+            self.param.grad = grad.detach().clone()
+        self.bucket, self._view, self.address, self.passes = None, None, 0, 0
+
+    def view(self) -> torch.Tensor:
+        """Return the view in the bucket; made anew if somebody has pointed the old one elsewhere (`module.to`)."""
+        view = self._view
+        assert view is not None and self.bucket is not None
+        if view.data_ptr() != self.address:
+            offset = (self.address - self.bucket.flat.data_ptr()) // self.bucket.flat.element_size()
+            count = self.nbytes // self.bucket.flat.element_size()
+            self.place(self.bucket, self.position, self.bucket.flat[offset : offset + count])
+            return self.view()
+        return view
+
+    def deposit(self, densify: bool) -> bool:
+        """Bring the parameter's gradient into the view; return False if it is one to be reduced apart, as sparse."""
+        grad = self.param.grad
+        assert grad is not None
+        if self.sparse:
+            return False
+        if grad.layout is not torch.strided:
+            if not densify:
+                return False
+            grad = grad.to_dense()
+        elif grad.data_ptr() == self.address:
+            return True
+        view = self.view()
+        view.copy_(grad.detach())
+        self.param.grad = view
+        return True
+
+
+class Bucket:
+    """Gradients of one element type that are reduced together."""
+
+    def __init__(self, name: str, number: int, slots: list[Slot], options: Options) -> None:
+        real = slots[0].param.dtype.to_real()
+        line = _LINE // real.itemsize
+        sizes = [(slot.nbytes // real.itemsize + line - 1) // line * line for slot in slots]
+        count = sum(sizes)
+        self.slots, self.options, self.number = slots, options, number
+        self.name = f"{name}.bucket{number}.{str(real)[6:]}"
+        self.flat = memory.registered(count + 2 * len(slots), real)
+        self.flags = self.flat[count:].view(2, len(slots))  # [0]: has a gradient; [1]: a sparse one
+        wire = options.compression.wire_for(real)
+        self.wire = None if wire is None else memory.registered(self.flat.numel(), wire)
+        self.ticket: Optional[core.Ticket] = None
+        self.left = len(slots)  # gradients still to come
+        self.absent: list[Slot] = []  # without a gradient on this rank
+        self.apart: list[Slot] = []  # with one that is reduced apart
+        offset = 0
+        for position, (slot, size) in enumerate(zip(slots, sizes)):
+            slot.place(self, position, self.flat[offset : offset + slot.nbytes // real.itemsize])
+            offset += size
+
+    def submit(self) -> None:
+        """Start the reduction; the gradients are in place, and `absent` and `apart` are known."""
+        self.flags[0].fill_(1)
+        self.flags[1].zero_()
+        for slot in self.absent:
+            self.flags[0, slot.position] = 0
+        for slot in self.apart:
+            self.flags[1, slot.position] = 1
+        for slot in (*self.absent, *self.apart):
+            if not slot.sparse:
+                slot.view().zero_()
+        o, data, op, post = self.options, self.flat, self.options.op, self.options.predivide
+        if self.wire is not None:
+            data, op, post = self.wire.copy_(self.flat), Op.SUM, 1.0
+        pointer, shape, code = memory.region(data)
+        ticket = core.submit_pointer(
+            self.name, core.ALLREDUCE, pointer, pointer, shape, code, int(op), process_set=engine.set_id(o.process_set),
+            prescale=1.0 / o.predivide, postscale=post, priority=self.number,
+        )  # fmt: skip
+        self.ticket = core.Ticket(ticket, self.name, data, lambda _: None)
+
+    def finish(self) -> None:
+        """Wait for the reduction; raises what went wrong with it. The bucket is ready for the next round then."""
+        ticket, self.ticket = self.ticket, None
+        assert ticket is not None
+        ticket.wait()
+        if self.wire is not None:  # averaging comes after widening, so that it loses nothing
+            ranks = engine.members(self.options.process_set) if self.options.op == Op.AVERAGE else 1
+            self.flat.copy_(self.wire).mul_(self.options.predivide / ranks)
+
+    def reopen(self) -> None:
+        """Forget the round."""
+        self.left, self.absent, self.apart = len(self.slots), [], []
+        for slot in self.slots:
+            slot.passes = 0
+
+
+def divide(slots: Iterable[Slot], groups: Mapping[int, int], limit: int) -> list[list[Slot]]:
+    """Cut the slots, in the order in which their gradients are expected, into buckets.
+
+    Args:
+        slots: all of them.
+        groups: slot number to group number, for those in a group: a group stays together.
+        limit: bytes after which a bucket is closed.
+    """
+    units: dict[tuple[object, ...], list[Slot]] = {}
+    for slot in slots:
+        dtype = slot.param.dtype
+        key = (dtype, "group", groups[slot.number]) if slot.number in groups else (dtype, "alone", slot.number)
+        units.setdefault(key, []).append(slot)
+    closed: list[list[Slot]] = []
+    filling: dict[torch.dtype, list[Slot]] = {}
+    for unit in units.values():
+        dtype = unit[0].param.dtype.to_real()
+        bucket = filling.setdefault(dtype, [])
+        bucket += unit
+        if sum(slot.nbytes for slot in bucket) >= (limit if closed else min(limit, FIRST_BYTES)):
+            closed.append(filling.pop(dtype))
+    return closed + list(filling.values())

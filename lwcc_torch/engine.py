@@ -1,0 +1,197 @@
+"""From a call on tensors to requests, and from tickets back to tensors. `ops` gives this its public names."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+import torch
+
+from lwcc import context
+from lwcc import ops as core
+from lwcc.ops import Op
+from lwcc.process_sets import global_process_set
+from lwcc_torch import tensor as memory
+
+if TYPE_CHECKING:
+    from lwcc.process_sets import ProcessSet
+
+_SAME_SHAPE = (core.ALLREDUCE, core.BROADCAST)  # the other collectives' outputs are sized, and allocated, by the core
+
+
+class Call(NamedTuple):
+    """One collective on one tensor: what its request says beside the tensor itself."""
+
+    collective: int
+    name: str
+    op: Op = Op.SUM
+    root: int = 0
+    prescale: float = 1.0
+    postscale: float = 1.0
+    process_set: Optional[ProcessSet] = None
+    splits: Optional[tuple[int, ...]] = None
+    in_place: bool = False
+
+    @property
+    def title(self) -> str:
+        """The name of the collective, for messages."""
+        return core.COLLECTIVE_NAMES[self.collective]
+
+
+class Done(NamedTuple):
+    """What a call left: its output, and the rows received from each rank (allgather, alltoall)."""
+
+    output: torch.Tensor
+    splits: Optional[tuple[int, ...]] = None
+
+
+def members(process_set: Optional[ProcessSet]) -> int:
+    """Return the number of ranks that take part."""
+    return context.size() if process_set is None else (process_set.size() or 0)
+
+
+def my_index(process_set: Optional[ProcessSet]) -> int:
+    """Return this rank's index in the set."""
+    index = context.rank() if process_set is None else process_set.rank()
+    return -1 if index is None else index
+
+
+def set_id(process_set: Optional[ProcessSet]) -> int:
+    """Return the id of a set; ValueError if it is not in use."""
+    number = 0 if process_set is None else process_set.process_set_id
+    if number is None:
+        raise ValueError(f"lwcc: {process_set!r} is not in use; call add_process_set first, on every rank")
+    return number
+
+
+def reduction(average: Optional[bool], op: Optional[int]) -> Op:
+    """Return the reduction that Horovod's two arguments mean.
+
+    Raises:
+        ValueError: both are given.
+    """
+    if average is None:
+        return Op.AVERAGE if op is None else Op(op)
+    if op is not None:
+        raise ValueError("lwcc: give op= or the deprecated average=, not both")
+    warnings.warn("average= is deprecated, use op=Average or op=Sum", DeprecationWarning, stacklevel=3)
+    return Op.AVERAGE if average else Op.SUM
+
+
+class _Unnamed:
+    """Counts the calls without a name, for each set apart: its members may call what the other ranks don't."""
+
+    def __init__(self) -> None:
+        self._epoch = 0
+        self._counts: weakref.WeakKeyDictionary[ProcessSet, dict[int, int]] = weakref.WeakKeyDictionary()
+
+    def next(self, collective: int, process_set: Optional[ProcessSet]) -> str:
+        """Return the next name; ranks pair up by issuing these calls in the same order, from 0 in each job."""
+        if self._epoch != context.epoch():
+            self._epoch = context.epoch()
+            self._counts.clear()
+        counts = self._counts.setdefault(process_set or global_process_set, {})
+        number = counts[collective] = counts.get(collective, -1) + 1
+        return f"torch.{core.COLLECTIVE_NAMES[collective]}.noname.{number}"
+
+
+unnamed = _Unnamed()
+
+
+def named(call: Call, name: Optional[str], count: Optional[int]) -> list[Call]:
+    """Return the call under its name (`count` None), or those of the `count` members of a group."""
+    base = unnamed.next(call.collective, call.process_set) if name is None else name
+    if count is None:
+        return [call._replace(name=base)]
+    return [call._replace(name=f"{base}_{i + 1}of{count}") for i in range(count)]
+
+
+def _prepare(call: Call, tensor: torch.Tensor) -> tuple[core.Request, Any, Any]:
+    """Return the request, what it needs alive, and the function that makes its `Done` from the ticket."""
+    if call.collective not in _SAME_SHAPE:
+        memory.check(tensor, call.title)
+        if tensor.dim() == 0:
+            if call.collective != core.ALLGATHER:
+                raise ValueError(f"lwcc: {call.title} deals out rows, so it needs a tensor of at least one dimension")
+            tensor = tensor.reshape(1)
+    data = memory.target(tensor, call.title) if call.in_place else memory.source(tensor, call.title)
+    if tensor.is_complex() and call.op in (Op.MIN, Op.MAX, Op.PRODUCT):
+        raise ValueError(f"lwcc: {call.title} with op={call.op.name.title()} has no meaning for complex numbers")
+    pointer, shape, code = memory.region(data)
+    finish: Any
+    out, pointer_out = data, pointer
+    if call.collective not in _SAME_SHAPE:
+        pointer_out, finish = 0, partial(_late, data, tensor.is_complex())
+    elif call.in_place:
+        finish = partial(_written, tensor)
+    else:
+        out = torch.empty_like(data)
+        pointer_out = memory.region(out).pointer
+        finish = partial(_made, torch.view_as_complex(out) if tensor.is_complex() else out)
+    request = core.Request(
+        call.name, call.collective, pointer, pointer_out, shape, code, int(call.op), call.root,
+        set_id(call.process_set), call.splits, call.prescale, call.postscale,
+    )  # fmt: skip
+    return request, (data, out), finish
+
+
+def _made(output: torch.Tensor, ticket: int) -> Done:
+    return Done(output)
+
+
+def _written(tensor: torch.Tensor, ticket: int) -> Done:
+    memory.touched([tensor])
+    return Done(tensor)
+
+
+def _late(data: torch.Tensor, is_complex: bool, ticket: int) -> Done:
+    """Adopt the output that the core allocated."""
+    made = core.result(ticket)
+    output = memory.adopt(core.take_buffer(ticket), data, made.first_dim)
+    return Done(torch.view_as_complex(output) if is_complex else output, made.splits)
+
+
+def start(calls: Sequence[Call], tensors: Sequence[torch.Tensor]) -> list[core.Ticket]:
+    """Submit one call, or several as one unit; the tickets' results are `Done`.
+
+    Raises:
+        TypeError, ValueError: a tensor or an argument that no collective can take; nothing was submitted then.
+        LwccError: not initialised, or the job has failed.
+    """
+    prepared = [_prepare(call, tensor) for call, tensor in zip(calls, tensors)]
+    if len(prepared) == 1:
+        r = prepared[0][0]
+        numbers = [
+            core.submit_pointer(
+                r.name, r.collective, r.ptr_in, r.ptr_out, r.shape, r.dtype, r.op, root=r.root,
+                process_set=r.process_set, splits=r.splits, prescale=r.prescale, postscale=r.postscale,
+            )
+        ]  # fmt: skip
+    else:
+        numbers = core.submit_group([request for request, _, _ in prepared])
+    memory.touched([tensor for call, tensor in zip(calls, tensors) if call.in_place])
+    return [
+        core.Ticket(number, request.name, keep, finish) for number, (request, keep, finish) in zip(numbers, prepared)
+    ]
+
+
+def finish(tickets: Sequence[core.Ticket]) -> list[Any]:
+    """Wait for all; return their results, or raise the first failure once none is pending."""
+    failure: Optional[Exception] = None
+    done = []
+    for ticket in tickets:
+        try:
+            done.append(ticket.wait())
+        except (RuntimeError, ValueError) as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    return done
+
+
+def run(calls: Sequence[Call], tensors: Sequence[torch.Tensor]) -> list[Done]:
+    """Start and finish."""
+    return finish(start(calls, tensors))

@@ -1,0 +1,91 @@
+"""Started by others: plain RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = """
+import numpy as np, lwcc
+for turn in range(2):
+    lwcc.init()
+    assert lwcc.size() == 3
+    out = lwcc.allreduce(np.full(4, lwcc.rank()), op=lwcc.Sum, name="t")
+    assert out.tolist() == [3, 3, 3, 3], out
+    lwcc.barrier()
+    lwcc.shutdown()
+print("fine")
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def start(rank: int, port: int, cwd: Path, more: dict[str, str]) -> subprocess.Popen[str]:
+    env = {**os.environ, "WORLD_SIZE": "3", "RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT],
+        env={**env, **more},
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
+    ended = []
+    try:
+        for p in processes:
+            out, err = p.communicate(timeout=60)
+            ended.append((p.returncode, out, err))
+    finally:
+        for p in processes:
+            if p.poll() is None:
+                p.kill()
+                p.communicate()
+    return ended
+
+
+def test_plain_variables_make_a_job(tmp_path: Path) -> None:
+    port = free_port()
+    ended = finish([start(rank, port, tmp_path, {}) for rank in (2, 1, 0)])
+    assert [(code, out) for code, out, _ in ended] == [(0, "fine\n")] * 3, ended
+
+
+def test_other_launchers_numbers_with_a_meeting_point(tmp_path: Path) -> None:
+    port = free_port()
+    processes = []
+    for rank in range(3):
+        names = {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "3", "LWCC_SECRET": "5a" * 32}
+        env = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
+        env |= {**names, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, "-c", SCRIPT],
+                env=env,
+                cwd=tmp_path,
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+        )
+    ended = finish(processes)
+    assert [code for code, _, _ in ended] == [0, 0, 0], ended
+
+
+def test_a_rank_that_never_comes_is_named(tmp_path: Path) -> None:
+    more = {"LWCC_START_TIMEOUT": "3"}
+    ended = finish(
+        [start(rank, free_port_shared, tmp_path, more) for free_port_shared in [free_port()] for rank in (0, 2)]
+    )
+    for code, _, err in ended:
+        assert code == 1
+        assert "missing: rank 1 of 3" in err or "waiting for rank 1 of 3" in err, err
+    assert any("missing: rank 1 of 3" in err for _, _, err in ended), ended

@@ -1,0 +1,59 @@
+"""The same collectives over TCP: with shared memory off, and with two nodes made of one host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+WORK = """
+for count in (0, 1, 1000, 300_001):
+    for turn in range(3):
+        a = np.arange(count, dtype=np.float64) + rank
+        out = lwcc.allreduce(a, op=lwcc.Sum, name=f"a{count}")
+        assert np.array_equal(out, np.arange(count) * size + size * (size - 1) / 2), (rank, count, turn)
+for root in range(size):
+    assert lwcc.broadcast(np.full(70_000, rank), root)[-1] == root
+assert lwcc.allgather(np.full(rank, rank)).tolist() == [r for r in range(size) for _ in range(r)]
+assert lwcc.alltoall(np.full((size, 2), rank)).tolist() == [[r, r] for r in range(size)]
+assert lwcc.reducescatter(np.ones((size, 4)), op=lwcc.Sum).tolist() == [[size] * 4]
+tickets = [lwcc.allreduce_async(np.full(5, i), op=lwcc.Sum, name=f"t{i}") for i in range(20)]
+assert [t.wait()[0] for t in tickets] == [size * i for i in range(20)]
+for count in (1, 1000, 100_000):
+    assert (lwcc.raw.allreduce(np.ones(count, np.float32)) == size).all()
+lwcc.raw.barrier()
+print("shared", lwcc.stats()["shared_memory"])
+"""
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_over_tcp_alone(run_ranks: Any, n: int) -> None:
+    done = run_ranks(n, WORK, env={"LWCC_TRANSPORT": "tcp"})
+    assert done.out.count("shared 0") == n
+
+
+NODES = "import os\nos.environ['LWCC_NODE'] = 'node%d' % (int(os.environ['LWCC_RANK']) // {per})\n"
+HEAD = "import numpy as np\nimport lwcc\nlwcc.init()\nrank, size = lwcc.rank(), lwcc.size()\n"
+
+
+@pytest.mark.parametrize(("n", "per"), [(2, 1), (4, 2), (5, 2)])
+def test_two_nodes_on_one_host(run_ranks: Any, n: int, per: int) -> None:
+    ask = f"assert lwcc.local_size() == min({per}, size - rank // {per} * {per}), lwcc.local_size()\n"
+    ask += f"assert lwcc.local_rank() == rank % {per}\n"
+    run_ranks(n, NODES.format(per=per) + HEAD + ask + WORK, prelude=False)
+
+
+@pytest.mark.parametrize("transport", ["tcp", "shm"])
+def test_the_same_bits_over_every_transport(run_ranks: Any, transport: str) -> None:
+    run_ranks(
+        3,
+        """
+a = np.random.default_rng([11, rank]).standard_normal(10_001).astype(np.float32)
+out = lwcc.allreduce(a, op=lwcc.Sum)
+every = lwcc.allgather(out.reshape(1, -1))
+assert all(np.array_equal(every[0], row) for row in every)
+exact = sum(np.random.default_rng([11, r]).standard_normal(10_001) for r in range(size))
+assert np.allclose(out, exact, atol=1e-5)
+""",
+        env={"LWCC_TRANSPORT": transport},
+    )

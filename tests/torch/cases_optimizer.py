@@ -1,0 +1,187 @@
+"""DistributedOptimizer on any number of ranks, against one process that sees the whole batch."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from casebook import raises, run, same_everywhere
+from torch import nn
+from torch.nn.functional import cross_entropy
+from training import DOUBLE, SINGLE, Choosing, batch, close, mine, net, one_process, sgd
+
+import lwcc_torch as hvd
+
+
+def compare(rank: int, size: int, make: Any, dtype: torch.dtype = torch.float64, **options: Any) -> None:
+    """Train on each rank's part and on the whole; demand equal bits over the ranks and equal values with the whole."""
+    model = net(dtype)
+    alone = copy.deepcopy(model)
+    one_process(alone, make(alone.parameters()), 5, dtype)
+    optimizer = hvd.DistributedOptimizer(make(model.parameters()), model.named_parameters(), **options)
+    generator = torch.Generator().manual_seed(rank)
+    for step in range(5):
+        x, y = batch(step, dtype)
+        optimizer.zero_grad()
+        order = torch.randperm(4, generator=generator).tolist()
+        cross_entropy(model(mine(x, rank, size), order), mine(y, rank, size)).backward()
+        optimizer.step()
+    same_everywhere(model.parameters())
+    close(model, alone, DOUBLE if dtype is torch.float64 else SINGLE)
+
+
+def case_ranks_match_one_process_on_the_whole_batch(rank: int, size: int) -> None:
+    for dtype in (torch.float64, torch.float32):
+        compare(rank, size, sgd, dtype)
+        compare(rank, size, lambda p: torch.optim.Adam(p, lr=0.01), dtype)
+        compare(rank, size, lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1), dtype)
+
+
+def case_small_buckets_groups_predivision_and_fused_steps_change_nothing(rank: int, size: int) -> None:
+    compare(rank, size, sgd, bucket_bytes=1)
+    compare(rank, size, sgd, bucket_bytes=700)
+    compare(rank, size, sgd, groups=2)
+    compare(rank, size, sgd, gradient_predivide_factor=3.0)
+    compare(rank, size, lambda p: torch.optim.Adam(p, lr=0.01, foreach=True))
+    compare(rank, size, lambda p: torch.optim.AdamW(p, lr=0.01, fused=True))
+    compare(rank, size, lambda p: torch.optim.SGD([{"params": list(p)[::2]}], lr=0.01))
+
+
+def case_lists_of_parameters_are_reduced_together(rank: int, size: int) -> None:
+    model = net()
+    alone = copy.deepcopy(model)
+    one_process(alone, sgd(alone.parameters()), 2, torch.float64)
+    groups = [[model.conv.weight, model.head.bias], list(model.branches[0].parameters())]
+    optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), groups=groups, bucket_bytes=1)
+    for step in range(2):
+        x, y = batch(step)
+        optimizer.zero_grad()
+        cross_entropy(model(mine(x, rank, size)), mine(y, rank, size)).backward()
+        optimizer.step()
+    close(model, alone, DOUBLE)
+    raises(
+        ValueError, "twice", lambda: hvd.DistributedOptimizer(sgd(net().parameters()), groups=[[model.conv.bias] * 2])
+    )
+
+
+def case_sum_adds_and_compression_stays_close(rank: int, size: int) -> None:
+    for options, tolerance in (
+        ({"op": hvd.Sum}, SINGLE),
+        ({"compression": hvd.Compression.fp16}, {"rtol": 0.02, "atol": 2e-3}),
+        ({"compression": hvd.Compression.bf16, "gradient_predivide_factor": 2.0}, {"rtol": 0.1, "atol": 1e-2}),
+    ):
+        model = net(torch.float32)
+        alone = copy.deepcopy(model)
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), **options)
+        x, y = batch(0, torch.float32)
+        cross_entropy(model(mine(x, rank, size)), mine(y, rank, size)).backward()
+        optimizer.synchronize()
+        cross_entropy(alone(x), y).backward()
+        factor = size if "op" in options else 1
+        for p, q in zip(model.parameters(), alone.parameters()):
+            torch.testing.assert_close(p.grad, q.grad * factor, **tolerance)
+        optimizer.step()
+        same_everywhere(model.parameters())
+
+
+def case_gradients_live_in_buckets_and_stay_there(rank: int, size: int) -> None:
+    if size == 1:
+        return
+    model = net(torch.float32).to(memory_format=torch.channels_last)
+    optimizer = hvd.DistributedOptimizer(sgd(model.parameters()))
+    for set_to_none in (True, False, True):
+        for step in range(3):
+            x, y = batch(step, torch.float32)
+            optimizer.zero_grad(set_to_none=set_to_none)
+            cross_entropy(model(mine(x, rank, size)), mine(y, rank, size)).backward()
+            optimizer.step()
+        first = min(p.grad.data_ptr() for p in model.parameters())
+        last = max(p.grad.data_ptr() for p in model.parameters())
+        assert last - first < 65536, "gradients are not neighbours"
+        assert model.conv.weight.grad.stride() == model.conv.weight.stride()
+    same_everywhere(model.parameters())
+
+
+def case_backward_passes_accumulate_before_one_reduction(rank: int, size: int) -> None:
+    model, passes = net(), 3
+    alone = copy.deepcopy(model)
+    plain = sgd(alone.parameters())
+    optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), backward_passes_per_step=passes)
+    for step in range(3):
+        for k in range(passes if step < 2 else 1):  # the last step comes early: leftovers are reduced all the same
+            x, y = batch(10 * step + k)
+            cross_entropy(alone(x), y).backward()
+            cross_entropy(model(mine(x, rank, size)), mine(y, rank, size)).backward()
+        plain.step()
+        optimizer.step()
+        plain.zero_grad()
+        optimizer.zero_grad()
+    close(model, alone, DOUBLE)
+    same_everywhere(model.parameters())
+    optimizer.set_backward_passes_per_step(1)
+    x, y = batch(0)
+    cross_entropy(model(x), y).backward()
+    if size > 1:
+        raises(AssertionError, "zero_grad", optimizer.zero_grad)
+        raises(AssertionError, "backward_passes_per_step=1", cross_entropy(model(x), y).backward)
+    optimizer.synchronize()
+    optimizer.zero_grad()
+
+
+def case_clipping_and_schedules_work_on_reduced_gradients(rank: int, size: int) -> None:
+    for skip in (True, False):
+        model = net()
+        alone = copy.deepcopy(model)
+        plain = sgd(alone.parameters())
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()))
+        schedules = [torch.optim.lr_scheduler.StepLR(o, 1, gamma=0.5) for o in (plain, optimizer)]
+        for step in range(4):
+            x, y = batch(step)
+            plain.zero_grad()
+            optimizer.zero_grad()
+            cross_entropy(alone(x), y).backward()
+            cross_entropy(model(mine(x, rank, size)), mine(y, rank, size)).backward()
+            optimizer.synchronize()
+            norms = [nn.utils.clip_grad_norm_(m.parameters(), 0.01) for m in (alone, model)]
+            torch.testing.assert_close(norms[0], norms[1], **DOUBLE)
+            plain.step()
+            if skip:
+                with optimizer.skip_synchronize():
+                    optimizer.step()
+            else:
+                optimizer.step()
+            for schedule in schedules:
+                schedule.step()
+        assert optimizer.param_groups[0]["lr"] == plain.param_groups[0]["lr"] < 0.01
+        close(model, alone, DOUBLE)
+        same_everywhere(model.parameters())
+
+
+def case_parameters_without_gradients_are_as_in_one_process(rank: int, size: int) -> None:
+    model = net(make=Choosing)
+    alone = copy.deepcopy(model)
+    decay = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}
+    plain = torch.optim.SGD(alone.parameters(), **decay)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), **decay), bucket_bytes=200)
+    g = torch.Generator().manual_seed(3)
+    for step in range(5):
+        used = [[0, 1], [r for r in range(4) if step % 2 or r], [2] if step == 3 else [0, 3]]
+        x = torch.randn(size, 4, generator=g, dtype=torch.float64)
+        plain.zero_grad(set_to_none=step != 4)
+        optimizer.zero_grad(set_to_none=step != 4)
+        sum(alone(x[r], used[r % 3]) for r in range(size)).div(size).backward()
+        model(x[rank], used[rank % 3]).backward()
+        optimizer.synchronize()
+        for p, q in zip(model.parameters(), alone.parameters()):
+            assert (p.grad is None) == (q.grad is None)
+            if p.grad is not None:
+                torch.testing.assert_close(p.grad, q.grad, **DOUBLE)
+        plain.step()
+        optimizer.step()
+        close(model, alone, DOUBLE)
+    same_everywhere(model.parameters())
+
+
+if __name__ == "__main__":
+    run(dict(globals()))
