@@ -47,7 +47,7 @@ def regime(row: list[str]) -> str:
     return "near" if max(before, after) < NEAR_NS else "far" if min(before, after) >= NEAR_NS else "mixed"
 
 
-def table(rows: list[list[str]], out: "Path | None") -> None:
+def table(rows: list[list[str]], out: Path | None) -> None:
     """Print medians with spread, and the ratio of the best peer to each of LWCC's ways."""
     cells: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:

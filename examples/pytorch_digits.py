@@ -29,7 +29,7 @@ def main() -> int:
     rank, size = lwcc.rank(), lwcc.size()
     torch.manual_seed(args.seed)
     digits = load_digits()
-    order = torch.randperm(len(digits.target))
+    order = torch.randperm(len(digits.target), generator=torch.Generator().manual_seed(3))
     x = torch.tensor(digits.data, dtype=torch.float32)[order] / 16
     y = torch.tensor(digits.target)[order]
     train, test = slice(0, 1437), slice(1437, None)

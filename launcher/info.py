@@ -53,7 +53,7 @@ def dry_run(spec: LaunchSpec, command: Sequence[str], meeting: Meeting, base: Ma
     env = rank_environment(base, spec.extra_env, 0, spec.np, meeting)
     own = rank_variables(0, spec.np, meeting)
     common = {name: env[name] for name in env if name not in own and env[name] != base.get(name)}
-    common.update({name: value for name, value in spec.extra_env.items()})
+    common.update(spec.extra_env)
     lines.append("all ranks: " + _assignments(common))
     for rank in range(spec.np):
         variables = without_secret(rank_variables(rank, spec.np, meeting))

@@ -104,7 +104,7 @@ def build_command(command: Sequence[str], module: bool) -> list[str]:
 
 
 def start_process(command: Sequence[str], env: Mapping[str, str], *, with_stdin: bool) -> subprocess.Popen[bytes]:
-    """Start one rank's process; its output pipes are non-blocking. Raises OSError when the system is out of resources."""
+    """Start one rank's process; its output pipes do not block. Raises OSError when resources are out."""
     shim = [sys.executable, "-I", "-S", os.path.join(_HERE, "shim.py"), str(os.getpid())]
     process = subprocess.Popen(
         [*shim, *command],

@@ -23,11 +23,12 @@ def run(calls: Sequence[Call], tensors: Sequence[torch.Tensor]) -> list[Done]:
     if not (torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)):
         return engine.run(calls, tensors)
     splits: list[Optional[tuple[int, ...]]] = []
-    outputs = _Collective.apply(tuple(calls), splits, *tensors)
+    apply: Any = _Collective.apply
+    outputs = apply(tuple(calls), splits, *tensors)
     return [Done(output, rows) for output, rows in zip(outputs, splits)]
 
 
-class _Collective(torch.autograd.Function):
+class _Collective(torch.autograd.Function):  # type: ignore[misc, unused-ignore]
     """Any of the collectives on any number of tensors."""
 
     @staticmethod

@@ -30,17 +30,18 @@ class Reducer:
 
     Args:
         name: unlike those of the other optimizers of this process, like that of the other ranks'.
-        groups: the optimizer's parameter groups; parameters that appear later are found here.
+        optimizer: whose; parameters that appear in its groups later are found.
         names: id of a parameter to its name, for messages.
         units: id of a parameter to the number of its group, for those that shall be reduced together.
         options: how.
     """
 
     def __init__(
-        self, name: str, groups: list[dict[str, Any]], names: Mapping[int, str], units: Mapping[int, int],
+        self, name: str, optimizer: torch.optim.Optimizer, names: Mapping[int, str], units: Mapping[int, int],
         options: Options,
     ) -> None:  # fmt: skip
-        self.name, self.groups, self.names, self.units, self.options = name, groups, names, units, options
+        self.name, self.names, self.units, self.options = name, names, units, options
+        self._optimizer = weakref.ref(optimizer)
         self.passes_wanted = 1
         self.round_open = False
         self.retired = False
@@ -78,7 +79,8 @@ class Reducer:
     def _adopt_new(self) -> list[Slot]:
         """Put hooks on parameters that have none yet: at first all, later those of a new group or just unfrozen."""
         fresh = []
-        for group in self.groups:
+        optimizer = self._optimizer()
+        for group in optimizer.param_groups if optimizer is not None else []:
             for param in group["params"]:
                 if param.requires_grad and id(param) not in self._slots:
                     memory.check(param, "DistributedOptimizer")

@@ -216,11 +216,11 @@ def DistributedOptimizer(
     kind = type(optimizer)
     wrapped: Any = type(f"Distributed{kind.__name__}", (Distributed, kind), {"__module__": kind.__module__})
     made = wrapped.__new__(wrapped)
-    made.__dict__.update(optimizer.__dict__)
+    made.__dict__ = optimizer.__dict__  # one state, so that schedulers made for the given one go on working
     made.__dict__.pop("step", None)  # a learning rate scheduler's wrapper around the plain step
     context.world()
     alone = engine.members(process_set) == 1 or engine.my_index(process_set) < 0
     number = next(_numbers)  # also where there is nothing to do, so that the ranks count alike
-    made._lwcc_reducer = None if alone else Reducer(f"opt{number}", made.param_groups, names, units, options)
+    made._lwcc_reducer = None if alone else Reducer(f"opt{number}", made, names, units, options)
     made.set_backward_passes_per_step(backward_passes_per_step)
     return made

@@ -4,6 +4,7 @@ import socket
 from pathlib import Path
 
 import pytest
+
 from lwcc.launcher.args import LaunchSpec, build_parser, parse
 from lwcc.launcher.env import Meeting, rank_environment, without_secret
 from lwcc.launcher.flags import MAPPED, REFUSED

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from lwcc.launcher.hosts import Host, HostError, parse_hostfile, parse_hosts
 
 NAMES = st.from_regex(r"[a-z][a-z0-9]{0,8}(\.[a-z]{1,4})?", fullmatch=True)
@@ -45,7 +46,7 @@ def test_both_dialects_and_ranges_parse(text: str, expected: "list[tuple[str, in
     ],
 )
 def test_an_error_points_at_the_column(text: str, column: int, problem: str) -> None:
-    with pytest.raises(HostError, match="^-H: ") as caught:
+    with pytest.raises(HostError, match=r"^-H: ") as caught:
         parse_hosts(text, "-H")
     assert problem in str(caught.value)
     assert caught.value.column == column
@@ -58,7 +59,7 @@ def test_a_hostfile_has_comments_and_blank_lines() -> None:
 
 
 def test_a_hostfile_error_names_file_and_line() -> None:
-    with pytest.raises(HostError, match="^my.hosts, line 2: "):
+    with pytest.raises(HostError, match=r"^my\.hosts, line 2: "):
         parse_hostfile("a\nb::\n", "my.hosts")
     with pytest.raises(HostError, match="names no host"):
         parse_hostfile("# nothing\n", "my.hosts")

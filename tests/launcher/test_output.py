@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 
 import pytest
+
 from lwcc.launcher.output import TAIL_LINES, Screen, Stream
 
 Reader = Callable[[], bytes]

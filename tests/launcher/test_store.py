@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+
 from lwcc.launcher import store
 from lwcc.launcher.store import StoreClient, StoreServer
 
@@ -187,7 +188,7 @@ def test_a_forked_child_uses_connections_of_its_own(server: StoreServer, client:
         try:
             client.set("child", b"1")
             os._exit(0)
-        except BaseException:  # noqa: BLE001 - the child must not return into pytest
+        except BaseException:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert client.get("child", 5) == b"1"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from typing import Any
 
 import torch
@@ -88,6 +90,43 @@ def case_the_class_and_its_state_are_the_users(rank: int, size: int) -> None:
     same_everywhere(model.parameters())
     raises(RuntimeError, "copy", copy.deepcopy(optimizer).step)
     raises(ValueError, "already", lambda: hvd.DistributedOptimizer(optimizer))
+
+
+def case_schedules_and_groups_survive_wrapping_and_loading(rank: int, size: int) -> None:
+    model = net()
+    plain = sgd(model.conv.parameters())
+    schedule = torch.optim.lr_scheduler.ExponentialLR(plain, 0.5)  # before wrapping
+    optimizer = hvd.DistributedOptimizer(plain)
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # makes new groups
+    optimizer.add_param_group({"params": [*model.branches.parameters(), *model.head.parameters()], "lr": 0.05})
+    schedule.base_lrs.append(0.05)
+    alone = net()
+    other = sgd(alone.parameters())
+    for step in range(3):
+        x, y = batch(step)
+        for m, o, a, b in ((model, optimizer, mine(x, rank, size), mine(y, rank, size)), (alone, other, x, y)):
+            o.zero_grad()
+            cross_entropy(m(a), b).backward()
+            o.step()
+        schedule.step()
+        other.param_groups[0]["lr"] *= 0.5
+    assert [g["lr"] for g in optimizer.param_groups] == [0.05 / 8] * 2
+    same_everywhere(model.parameters())
+    close(model, alone, DOUBLE)
+
+
+def case_a_dropped_optimizer_takes_its_hooks_along(rank: int, size: int) -> None:
+    model = net()
+    optimizer = hvd.DistributedOptimizer(sgd(model.parameters()))
+    known = weakref.ref(optimizer)
+    cross_entropy(model(batch(0)[0]), batch(0)[1]).backward()
+    optimizer.step()
+    del optimizer
+    gc.collect()
+    assert known() is None
+    for _ in range(2):  # without hooks nobody minds a second pass
+        cross_entropy(model(batch(0)[0]), batch(0)[1]).backward()
+    assert not any(p._post_accumulate_grad_hooks for p in model.parameters())
 
 
 def case_wrong_arguments_are_refused(rank: int, size: int) -> None:

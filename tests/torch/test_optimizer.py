@@ -11,29 +11,6 @@ import pytest
 pytest.importorskip("torch")
 HERE = Path(__file__).parent
 
-COMPILED = """
-import torch, lwcc_torch as hvd
-from casebook import same_everywhere
-torch.set_num_threads(1)
-hvd.init()
-torch.manual_seed(3)
-model, alone = (torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)) for _ in range(2))
-alone.load_state_dict(model.state_dict())
-compiled = torch.compile(model)
-optimizer = hvd.DistributedOptimizer(torch.optim.AdamW(compiled.parameters(), lr=0.01), compiled.named_parameters())
-plain = torch.optim.AdamW(alone.parameters(), lr=0.01)
-for step in range(4):
-    x = torch.randn(2 * hvd.size(), 6)
-    for m, o, part in ((compiled, optimizer, x[2 * hvd.rank() :][:2]), (alone, plain, x)):
-        o.zero_grad()
-        m(part).square().mean().backward()
-        o.step()
-same_everywhere(model.parameters())
-for p, q in zip(model.parameters(), alone.parameters()):
-    torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6)
-print("held: compiled")
-"""
-
 DYING = """
 import os, signal, torch, lwcc_torch as hvd
 hvd.init()
@@ -70,8 +47,7 @@ def test_scripts_may_use_the_optimizer_as_they_do(run_ranks: Any, n: int) -> Non
 
 
 def test_a_compiled_model_trains_right(run_ranks: Any) -> None:
-    done = run_ranks(2, COMPILED, prelude=False, timeout=300, env={"PYTHONPATH": str(HERE)})
-    assert done.out.count("held: compiled") == 2, done.tail()
+    run_cases(run_ranks, 2, "cases_compile.py")
 
 
 def test_a_dead_rank_surfaces_in_the_step(run_ranks: Any) -> None:

@@ -28,62 +28,71 @@ static int reduce_number(const char *name, int op, int64_t *value) {
   return together(&r);
 }
 
+typedef struct { /* a set in the making */
+  engine *e;
+  int n, *ranks;   /* ascending */
+  char text[2048]; /* "0,2,3" */
+} proposal;
+
 typedef struct {
   uint64_t ok, offset;
   uint32_t region, pad;
 } area_handle;
 
-static bool one_node(const engine *e, const int *ranks, int n) {
+static bool one_node(const proposal *p) {
+  const node *nd = p->e->nd;
   int found = 0;
-  if (!e->nd || node_size(e->nd) < 2) return false;
-  for (int i = 0; i < node_size(e->nd); i++)
-    for (int k = 0; k < n; k++) found += node_ranks(e->nd)[i] == ranks[k];
-  return found == n;
+  if (!nd || node_size(nd) < 2) return false;
+  for (int i = 0; i < node_size(nd); i++)
+    for (int k = 0; k < p->n; k++) found += node_ranks(nd)[i] == p->ranks[k];
+  return found == p->n;
 }
 
 /* The set's first rank makes the area; everybody hears where it is. NULL: none. Owner of the memory: the first rank. */
-static int share_area(engine *e, const char *text, const int *ranks, int n, void **area_out, uint8_t **own_out) {
+static int share_area(const proposal *p, void **area_out, uint8_t **own_out) {
+  const node *nd = p->e->nd;
+  const size_t size = 2 * shm_area_bytes(p->n);
   area_handle h = {0};
   char name[NAME_CAP];
-  bool same = one_node(e, ranks, n);
+  bool same = one_node(p);
   *area_out = *own_out = NULL;
-  if (same && e->rank == ranks[0]) {
-    *own_out = lwcc_alloc(2 * shm_area_bytes(n));
-    h.ok = *own_out && node_find(e->nd, *own_out, 2 * shm_area_bytes(n), &h.region, &h.offset);
+  if (same && p->e->rank == p->ranks[0]) {
+    *own_out = lwcc_alloc(size);
+    h.ok = *own_out && node_find(nd, *own_out, size, &h.region, &h.offset);
   }
-  snprintf(name, sizeof name, "lwcc.set_area.%.400s", text);
+  snprintf(name, sizeof name, "lwcc.set_area.%.400s", p->text);
   int64_t nbytes = sizeof h;
   lwcc_request r = {.name = name,
                     .collective = LWCC_BROADCAST,
                     .dtype = LWCC_UINT8,
-                    .root = ranks[0],
+                    .root = p->ranks[0],
                     .ndim = 1,
                     .shape = &nbytes,
                     .input = &h,
                     .output = &h};
   TRY(together(&r));
-  for (int i = 0; same && h.ok && i < node_size(e->nd); i++)
-    if (node_ranks(e->nd)[i] == ranks[0]) *area_out = node_map(e->nd, i, h.region, h.offset, 2 * shm_area_bytes(n));
+  for (int i = 0; same && h.ok && i < node_size(nd); i++)
+    if (node_ranks(nd)[i] == p->ranks[0]) *area_out = node_map(nd, i, h.region, h.offset, size);
   if (*own_out) *area_out = *own_out;
   bool member = false;
-  for (int i = 0; i < n; i++) member |= ranks[i] == e->rank;
+  for (int i = 0; i < p->n; i++) member |= p->ranks[i] == p->e->rank;
   int64_t fine = !member || *area_out;
-  snprintf(name, sizeof name, "lwcc.set_mapped.%.400s", text);
+  snprintf(name, sizeof name, "lwcc.set_mapped.%.400s", p->text);
   TRY(reduce_number(name, LWCC_MIN, &fine));
   if (!fine) *area_out = NULL;
   return LWCC_OK;
 }
 
-static int install(engine *e, const char *text, int id, const int *ranks, int n) {
+static int install(const proposal *p, int id) {
   pset *ps;
   void *area;
   uint8_t *own;
-  TRY(share_area(e, text, ranks, n, &area, &own));
-  TRY(pset_create(id, ranks, n, e->rank, &ps));
+  TRY(share_area(p, &area, &own));
+  TRY(pset_create(id, p->ranks, p->n, p->e->rank, &ps));
   ps->area = own;
-  engine_lock(e);
-  int st = engine_add_set(e, ps, area);
-  engine_unlock(e);
+  engine_lock(p->e);
+  int st = engine_add_set(p->e, ps, area);
+  engine_unlock(p->e);
   return st;
 }
 
@@ -91,36 +100,35 @@ static int by_rank(const void *a, const void *b) {
   return *(const int *)a - *(const int *)b;
 }
 
-/* ranks sorted into own_out; text: "0,2,3". */
-static int check_ranks(const engine *e, const int32_t *ranks, int n, int *sorted_out, char *text, size_t cap) {
-  for (int i = 0; i < n; i++) sorted_out[i] = ranks[i];
-  qsort(sorted_out, (size_t)n, sizeof *sorted_out, by_rank);
-  text[0] = 0;
+/* Sort the ranks and check them; write the text. */
+static int check_ranks(proposal *p) {
+  const int n = p->n, *ranks = p->ranks;
+  qsort(p->ranks, (size_t)n, sizeof *p->ranks, by_rank);
   for (int i = 0; i < n; i++) {
-    size_t at = strlen(text);
-    if (sorted_out[i] < 0 || sorted_out[i] >= e->size)
-      return os_fail(LWCC_ERR_INVALID, "process set: rank %d; expected 0 to %d", sorted_out[i], e->size - 1);
-    if (i && sorted_out[i] == sorted_out[i - 1])
-      return os_fail(LWCC_ERR_INVALID, "process set: rank %d is there twice", sorted_out[i]);
-    if (at < cap) snprintf(text + at, cap - at, "%s%d", i ? "," : "", sorted_out[i]);
+    size_t at = strlen(p->text);
+    if (ranks[i] < 0 || ranks[i] >= p->e->size)
+      return os_fail(LWCC_ERR_INVALID, "process set: rank %d; expected 0 to %d", ranks[i], p->e->size - 1);
+    if (i && ranks[i] == ranks[i - 1])
+      return os_fail(LWCC_ERR_INVALID, "process set: rank %d is there twice", ranks[i]);
+    snprintf(p->text + at, sizeof p->text - at, "%s%d", i ? "," : "", ranks[i]);
   }
-  for (pset *ps = engine_set(e, 0); ps; ps = ps->next) {
-    if (ps->removed || ps->size != n || memcmp(ps->ranks, sorted_out, (size_t)n * sizeof *sorted_out) != 0) continue;
-    return os_fail(LWCC_ERR_INVALID, "process set: ranks %s are process set %d already", text, ps->id);
+  for (pset *ps = engine_set(p->e, 0); ps; ps = ps->next) {
+    if (ps->removed || ps->size != n || memcmp(ps->ranks, ranks, (size_t)n * sizeof *ranks) != 0) continue;
+    return os_fail(LWCC_ERR_INVALID, "process set: ranks %s are process set %d already", p->text, ps->id);
   }
   return LWCC_OK;
 }
 
-static int add(engine *e, const int32_t *ranks, int n, int *sorted, int32_t *set_out) {
-  char text[2048], name[NAME_CAP];
+static int add(proposal *p, int32_t *set_out) {
+  char name[NAME_CAP];
   int64_t id = 0;
-  TRY(check_ranks(e, ranks, n, sorted, text, sizeof text));
-  for (pset *ps = engine_set(e, 0); ps; ps = ps->next)
+  TRY(check_ranks(p));
+  for (pset *ps = engine_set(p->e, 0); ps; ps = ps->next)
     if (ps->id >= id) id = ps->id + 1;
-  snprintf(name, sizeof name, "lwcc.set_add.%.400s", text);
+  snprintf(name, sizeof name, "lwcc.set_add.%.400s", p->text);
   TRY(reduce_number(name, LWCC_MAX, &id));
-  TRY(install(e, text, (int)id, sorted, n));
-  snprintf(name, sizeof name, "lwcc.set_ready.%.400s", text);
+  TRY(install(p, (int)id));
+  snprintf(name, sizeof name, "lwcc.set_ready.%.400s", p->text);
   TRY(reduce_number(name, LWCC_MAX, &id)); /* nobody uses the set before everybody has it */
   *set_out = (int32_t)id;
   return LWCC_OK;
@@ -132,8 +140,10 @@ int lwcc_set_add(const int32_t *ranks, int32_t n, int32_t *set_out) {
   if (!e) return LWCC_ERR_SHUTDOWN;
   if (n < 1 || n > e->size) return os_fail(LWCC_ERR_INVALID, "process set of %d ranks; expected 1 to %d", n, e->size);
   TRY(mem_zeroed((size_t)n, sizeof(int), &sorted));
+  memcpy(sorted, ranks, (size_t)n * sizeof *ranks);
+  proposal p = {.e = e, .n = n, .ranks = sorted};
   pthread_mutex_lock(&making);
-  int st = add(e, ranks, n, sorted, set_out);
+  int st = add(&p, set_out);
   pthread_mutex_unlock(&making);
   free(sorted);
   return st;
