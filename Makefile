@@ -21,7 +21,7 @@ check: $(VENV)/.test
 	$(BIN)/python -m pytest -q tests
 
 lint: $(VENV)/.test
-	$(BIN)/clang-format --dry-run --Werror $(C_FILES)
+	@$(BIN)/clang-format --dry-run --Werror $(C_FILES)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

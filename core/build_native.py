@@ -15,7 +15,7 @@ import cffi
 
 CORE = os.path.relpath(os.path.dirname(os.path.abspath(__file__)))
 GENERATED = os.path.join("build", "native", "gen")
-FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O3", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread"]
+FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O3", "-g0", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread"]
 
 
 def cdef() -> str:

@@ -68,12 +68,12 @@ class Slot:
         """The size of the gradient in the bucket."""
         return 0 if self.sparse else self.param.numel() * self.param.element_size()
 
-    def place(self, bucket: Bucket, position: int, memory_: torch.Tensor) -> None:
-        """Take a place in a bucket: the `position`-th pair of flags, and `memory_` for the data."""
+    def place(self, bucket: Bucket, position: int) -> None:
+        """Take a place in a bucket: the `position`-th pair of flags, and its part of the data."""
         self.bucket, self.position, self._kind, self.passes = bucket, position, self._look(), 0
         self._view, self.address = None, 0
         if not self.sparse:
-            self._view = memory_.view(self.param.dtype).as_strided(self.param.shape, memory.dense_strides(self.param))
+            self._view = self._look_into(bucket.part(self))
             self.address = self._view.data_ptr()
 
     def leave(self) -> None:
@@ -84,15 +84,14 @@ class Slot:
         self.bucket, self._view, self.address, self.passes = None, None, 0, 0
 
     def view(self) -> torch.Tensor:
-        """Return the view in the bucket; made anew if somebody has pointed the old one elsewhere (`module.to`)."""
-        view = self._view
-        assert view is not None and self.bucket is not None
-        if view.data_ptr() != self.address:
-            offset = (self.address - self.bucket.flat.data_ptr()) // self.bucket.flat.element_size()
-            count = self.nbytes // self.bucket.flat.element_size()
-            self.place(self.bucket, self.position, self.bucket.flat[offset : offset + count])
-            return self.view()
-        return view
+        """Return the view in the bucket; made anew if the old one was pointed elsewhere (`grad.data = ...`)."""
+        assert self._view is not None and self.bucket is not None
+        if self._view.data_ptr() != self.address:
+            self._view = self._look_into(self.bucket.part(self))
+        return self._view
+
+    def _look_into(self, part: torch.Tensor) -> torch.Tensor:
+        return part.view(self.param.dtype).as_strided(self.param.shape, memory.dense_strides(self.param))
 
     def deposit(self, densify: bool) -> bool:
         """Bring the parameter's gradient into the view; return False if it is one to be reduced apart, as sparse."""
@@ -130,10 +129,19 @@ class Bucket:
         self.left = len(slots)  # gradients still to come
         self.absent: list[Slot] = []  # without a gradient on this rank
         self.apart: list[Slot] = []  # with one that is reduced apart
-        offset = 0
-        for position, (slot, size) in enumerate(zip(slots, sizes)):
-            slot.place(self, position, self.flat[offset : offset + slot.nbytes // real.itemsize])
-            offset += size
+        self._begins = [sum(sizes[:i]) for i in range(len(sizes))]
+        self._address = self.flat.data_ptr()
+        for position, slot in enumerate(slots):
+            slot.place(self, position)
+
+    def part(self, slot: Slot) -> torch.Tensor:
+        """Return the elements that belong to one of the slots."""
+        begin = self._begins[slot.position]
+        return self.flat[begin : begin + slot.nbytes // self.flat.element_size()]
+
+    def moved(self) -> bool:
+        """Tell whether torch has taken the data out of the registered memory, as `module.share_memory` does."""
+        return self.flat.data_ptr() != self._address
 
     def submit(self) -> None:
         """Start the reduction; the gradients are in place, and `absent` and `apart` are known."""

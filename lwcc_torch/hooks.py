@@ -107,8 +107,9 @@ class Reducer:
     def _open_round(self) -> None:
         """Begin a round; new parameters and new element types (`model.to`) lead to new buckets."""
         self.round_open = True
-        changed = self._adopt_new()
-        if changed or not self._buckets or any(slot.stale() for slot in self._slots.values()):
+        changed = bool(self._adopt_new())
+        changed = changed or not self._buckets or any(slot.stale() for slot in self._slots.values())
+        if changed or any(bucket.moved() for bucket in self._buckets):
             self._form()
 
     def gradient_ready(self, slot: Slot) -> None:

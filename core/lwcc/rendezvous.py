@@ -238,7 +238,7 @@ def exchange(store: Store, prefix: str, place: Place, endpoint: bytes, timeout: 
         except ConnectionError as error:
             raise LwccError(
                 f"lwcc: rank {place.rank} lost the rendezvous at {place.host}:{place.port} while waiting "
-                f"for rank {rank} of {place.size} in init: {error}; the process that serves it (lwccrun or rank 0) has ended"
+                f"for rank {rank} of {place.size} in init: {error}; its server (lwccrun or rank 0) has ended"
             ) from error
     if missing:
         raise Timeout(

@@ -13,7 +13,7 @@ static int check_count, check_failed;
     if (!(cond)) {                                                     \
       __atomic_fetch_add(&check_failed, 1, __ATOMIC_RELAXED);          \
       fprintf(stderr, "%s:%d: CHECK(%s) ", __FILE__, __LINE__, #cond); \
-      fprintf(stderr, " " __VA_ARGS__);                                 \
+      fprintf(stderr, " " __VA_ARGS__);                                \
       fputc('\n', stderr);                                             \
     }                                                                  \
   } while (0)

@@ -295,10 +295,41 @@ static void test_nan_wins(const reduce_table *t) {
   }
 }
 
-static void test_averages_are_cut_towards_zero(void) {
-  int32_t x[4] = {-7, 7, -1, 5};
-  reduce_scale(LWCC_INT32, x, x, 4, 0.5);
-  CHECK(x[0] == -3 && x[1] == 3 && x[2] == 0 && x[3] == 2, "%d %d %d %d", x[0], x[1], x[2], x[3]);
+/* What the reference itself must say, in bits. */
+static void test_the_edges_of_the_halves(void) {
+  const struct {
+    int dtype, op;
+    uint16_t x, y, want;
+  } cases[] = {{LWCC_FLOAT16, LWCC_SUM, 0x7bff, 0x4c00, 0x7c00},     /* 65504 + 16 is a tie: up to even, infinity */
+               {LWCC_FLOAT16, LWCC_SUM, 0x7bff, 0x4bff, 0x7bff},     /* a little less does not reach it */
+               {LWCC_FLOAT16, LWCC_SUM, 0x6800, 0x3c00, 0x6800},     /* 2048 + 1: tie, down to even */
+               {LWCC_FLOAT16, LWCC_SUM, 0x6801, 0x3c00, 0x6802},     /* 2050 + 1: tie, up to even */
+               {LWCC_FLOAT16, LWCC_PRODUCT, 0x0001, 0x3800, 0x0000}, /* half the least: tie, to zero */
+               {LWCC_FLOAT16, LWCC_PRODUCT, 0x0003, 0x3800, 0x0002},
+               {LWCC_FLOAT16, LWCC_MIN, 0xfc00, 0x0001, 0xfc00},
+               {LWCC_BFLOAT16, LWCC_SUM, 0x7f7f, 0x7f7f, 0x7f80},
+               {LWCC_BFLOAT16, LWCC_SUM, 0x4380, 0x3f80, 0x4380}, /* 256 + 1: tie, down to even */
+               {LWCC_BFLOAT16, LWCC_SUM, 0x4381, 0x3f80, 0x4382},
+               {LWCC_BFLOAT16, LWCC_MAX, 0xff80, 0x8001, 0x8001}};
+  const reduce_table *t;
+  for (int k = 0; (t = reduce_usable(k)) != NULL; k++)
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+      uint16_t out = 0;
+      t->fold[cases[i].dtype][reduce_op_index(cases[i].op)](2, (const void *[]){&cases[i].x, &cases[i].y}, 1,
+                                                            (void *[]){&out}, 1, 1.0);
+      CHECK(out == cases[i].want, "%s case %zu: %04x", t->name, i, out);
+    }
+}
+
+static void test_scaling_truncates_integers_to_zero(void) {
+  int8_t x[] = {-7, 7, -128, 127, 1}, y[5];
+  int64_t big[] = {INT64_MAX, -9, 9};
+  reduce_scale(LWCC_INT8, y, x, 5, 0.25);
+  CHECK(y[0] == -1 && y[1] == 1 && y[2] == -32 && y[3] == 31 && y[4] == 0, "%d", y[0]);
+  reduce_scale(LWCC_INT8, y, x, 5, 2.0); /* what does not fit saturates */
+  CHECK(y[0] == -14 && y[1] == 14 && y[2] == -128 && y[3] == 127 && y[4] == 2, "%d", y[0]);
+  reduce_scale(LWCC_INT64, big, big, 3, 0.5);
+  CHECK(big[0] == INT64_C(1) << 62 && big[1] == -4 && big[2] == 4, "%" PRId64, big[0]);
 }
 
 static void test_copies(void) {
@@ -327,7 +358,8 @@ int main(int argc, char **argv) {
     test_nan_wins(t);
   }
   test_bits_do_not_depend_on_the_isa();
-  test_averages_are_cut_towards_zero();
+  test_the_edges_of_the_halves();
+  test_scaling_truncates_integers_to_zero();
   test_copies();
   CHECK(reduce_fold(LWCC_FLOAT32, LWCC_AVERAGE) == NULL && reduce_fold(LWCC_DTYPES, LWCC_SUM) == NULL);
   return check_report();

@@ -11,7 +11,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from training import DOUBLE, SINGLE, Choosing, batch, close, mine, net, one_process, sgd
 
+import lwcc
 import lwcc_torch as hvd
+from lwcc.memory import is_registered
 
 
 def compare(rank: int, size: int, make: Any, dtype: torch.dtype = torch.float64, **options: Any) -> None:
@@ -90,7 +92,9 @@ def case_gradients_live_in_buckets_and_stay_there(rank: int, size: int) -> None:
         return
     model = net(torch.float32).to(memory_format=torch.channels_last)
     optimizer = hvd.DistributedOptimizer(sgd(model.parameters()))
-    for set_to_none in (True, False, True):
+    for moved, set_to_none in ((False, True), (False, False), (True, True)):
+        if moved:
+            model.share_memory()  # takes the gradients out of registered memory, and the bucket with them
         for step in range(3):
             x, y = batch(step, torch.float32)
             optimizer.zero_grad(set_to_none=set_to_none)
@@ -100,6 +104,7 @@ def case_gradients_live_in_buckets_and_stay_there(rank: int, size: int) -> None:
         last = max(p.grad.data_ptr() for p in model.parameters())
         assert last - first < 65536, "gradients are not neighbours"
         assert model.conv.weight.grad.stride() == model.conv.weight.stride()
+        assert is_registered(model.head.weight.grad.numpy()) == is_registered(lwcc.empty(64))
     same_everywhere(model.parameters())
 
 

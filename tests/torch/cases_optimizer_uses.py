@@ -260,6 +260,24 @@ def case_models_may_change_type_and_grow_after_wrapping(rank: int, size: int) ->
     close(model, alone, SINGLE)
 
 
+def case_gradients_may_be_moved_behind_our_back(rank: int, size: int) -> None:
+    model = net()
+    alone = copy.deepcopy(model)
+    optimizer, plain = hvd.DistributedOptimizer(sgd(model.parameters())), sgd(alone.parameters())
+    for step in range(6):
+        x, y = batch(step)
+        for m, o, a, b in ((model, optimizer, mine(x, rank, size), mine(y, rank, size)), (alone, plain, x, y)):
+            o.zero_grad(set_to_none=step % 2 == 0)
+            cross_entropy(m(a), b).backward()
+            o.step()
+            if step == 2:
+                m.share_memory()
+            if step in (3, 4):
+                m._apply(lambda t: t.clone())
+    close(model, alone, DOUBLE)
+    same_everywhere(model.parameters())
+
+
 def case_unfrozen_tied_and_complex_parameters_are_reduced(rank: int, size: int) -> None:
     frozen = nn.Linear(3, 3, dtype=torch.float64).requires_grad_(False)
     with torch.no_grad():

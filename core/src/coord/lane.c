@@ -1,4 +1,4 @@
-/* PATH 7/9: a set's buckets, run one after the other in log order. */
+/* A set's buckets, run one after the other in log order. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

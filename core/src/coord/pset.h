@@ -35,9 +35,9 @@ typedef struct pset {
   int id, size, me; /* me: index, or -1 if this rank is no member */
   int *ranks;       /* owned: global rank of each index, ascending */
   name_table by_name, by_id;
-  bytes out;       /* READY and REQUEST entries since the last frame */
-  coordinator *co; /* on index 0 */
-  int left;        /* global rank of a member that has left in good order, or -1 */
+  bytes out;        /* READY and REQUEST entries since the last frame */
+  coordinator *co;  /* on index 0 */
+  _Atomic int left; /* seq_cst: global rank of a member that has left in good order, or -1 */
   atomic_bool removed;
   atomic_int raw_lock; /* a shared-memory raw call runs; acquire and release by its caller */
   uint32_t raw_tag;    /* guarded by the engine lock */

@@ -9,6 +9,7 @@
 #include "exec/reduce_isa.h"
 #include "os/env.h"
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <emmintrin.h>
 #endif
 
@@ -17,12 +18,19 @@ size_t coll_dtype_bytes(int dtype) {
   return dtype >= 0 && dtype < LWCC_DTYPES ? nbytes[dtype] : 0;
 }
 
+#if defined(__x86_64__)
+/* Asked by hand: not every compiler's __builtin_cpu_supports knows it. */
+static bool has_f16c(void) {
+  unsigned a, b, c = 0, d;
+  return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
+
 const reduce_table *reduce_usable(int index) {
   if (index == 0) return &reduce_base;
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  /* every processor with AVX2 has F16C, which clang does not let one ask for */
-  if (index == 1 && __builtin_cpu_supports("avx2")) return &reduce_avx2;
+  if (index == 1 && __builtin_cpu_supports("avx2") && has_f16c()) return &reduce_avx2;
   if (index == 2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
     return &reduce_avx512;

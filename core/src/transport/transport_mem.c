@@ -14,7 +14,7 @@ enum { RING_BYTES = 16 << 10 };
 typedef struct {
   pthread_mutex_t mu; /* guards all below */
   int users, broken;
-  int asleep[2];
+  int asleep[2], fds[2];               /* fds: -1 once that side has closed */
   uint64_t random, fault_after, moved; /* bytes */
   shm_ring_head head[2][LINK_CLASSES]; /* [writer][class] */
   uint8_t bytes[2][LINK_CLASSES][RING_BYTES];
@@ -45,6 +45,8 @@ static ssize_t move(mem_link *m, shm_ring *ring, void *buf, size_t n) {
   pthread_mutex_lock(&p->mu);
   int sending = ring >= m->out && ring < m->out + LINK_CLASSES;
   size_t k = allowed(p, n);
+  /* Nothing moved by mischief alone, and who sleeps now would miss it: let the own descriptor report again. */
+  if (n && k == 0 && p->fds[!m->side] >= 0) sock_send(p->fds[!m->side], "", 1);
   ssize_t moved = k == 0 ? 0 : sending ? (p->broken ? 0 : shm_ring_write(ring, buf, k)) : shm_ring_read(ring, buf, k);
   if (sending) p->moved += (uint64_t)moved;
   if (p->fault_after && p->moved >= p->fault_after) p->broken = 1;
@@ -97,6 +99,7 @@ static void mem_close(transport_link *l) {
   mem_pipe *p = m->pipe;
   pthread_mutex_lock(&p->mu);
   p->broken = 1;
+  p->fds[m->side] = -1;
   int last = --p->users == 0;
   pthread_mutex_unlock(&p->mu);
   close(m->fd);
@@ -135,7 +138,7 @@ int transport_mem_pair(uint64_t seed, uint64_t fault_after, transport_link **a_o
     m[i]->base = (transport_link){.ops = &mem_ops, .peer = !i};
     m[i]->pipe = p;
     m[i]->side = i;
-    m[i]->fd = fds[i];
+    m[i]->fd = p->fds[i] = fds[i];
     for (int c = 0; c < LINK_CLASSES; c++) {
       shm_ring_open(&m[i]->out[c], &p->head[i][c], p->bytes[i][c], RING_BYTES);
       shm_ring_open(&m[i]->in[c], &p->head[!i][c], p->bytes[!i][c], RING_BYTES);

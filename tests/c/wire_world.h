@@ -1,7 +1,7 @@
 /* Ranks as threads over the in-process transport, and collectives whose right results are computed here: what
- * test_exec.c is made of. */
-#ifndef EXEC_WORLD_H
-#define EXEC_WORLD_H
+ * test_wire.c is made of. */
+#ifndef WIRE_WORLD_H
+#define WIRE_WORLD_H
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>

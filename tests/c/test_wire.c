@@ -1,6 +1,6 @@
 /* Every algorithm of the table over the in-process transport: ranks are threads, each with a channel of its own, and
  * the links do seeded mischief. Results against sums computed here; the bits must be the same on all ranks. */
-#include "exec_world.h"
+#include "wire_world.h"
 
 enum { SCALES = 3 };
 
