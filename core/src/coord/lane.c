@@ -178,11 +178,12 @@ static void start(engine *e, pset *ps) {
   const char *algorithm = b->members[0].r->sig.algorithm;
   int st = prepare(e, ps, b, &a);
   e->stats.buckets++;
+  ps->tag++;
   if (st >= 0 && nothing_to_move(ps, b, &a)) {
     finish(e, ps, LWCC_OK);
     return;
   }
-  if (st >= 0) st = exec_start(&ps->named, &a, algorithm[0] ? algorithm : NULL, (uint32_t)e->stats.buckets, &ps->op);
+  if (st >= 0) st = exec_start(&ps->named, &a, algorithm[0] ? algorithm : NULL, ps->tag, &ps->op);
   if (st < 0) {
     ps->op = NULL;
     finish(e, ps, st);

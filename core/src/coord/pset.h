@@ -40,6 +40,7 @@ typedef struct pset {
   _Atomic int left; /* seq_cst: global rank of a member that has left in good order, or -1 */
   atomic_bool removed;
   atomic_int raw_lock; /* a shared-memory raw call runs; acquire and release by its caller */
+  uint32_t tag;        /* of the latest bucket: every member counts the same ones */
   uint32_t raw_tag;    /* guarded by the engine lock */
   exec_op *abandoned_raw;
   bool headless; /* the coordinator has left: every request fails */

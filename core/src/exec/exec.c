@@ -67,8 +67,8 @@ static void load(exec_op *op, char *dst, const void *src, size_t count) {
   const coll_args *a = &op->a;
   if (a->prescale != 1.0)
     reduce_scale(a->dtype, dst, src, count, a->prescale);
-  else
-    reduce_copy(dst, src, count * op->width, 0);
+  else if (dst != src && count)
+    memmove(dst, src, count * op->width); /* allgather in place: uneven blocks may overlap */
 }
 
 /* An alltoall in place reads from a copy. */
@@ -113,7 +113,7 @@ static int place(exec_op *op) {
 
 static void unload(exec_op *op) {
   const coll_args *a = &op->a;
-  int me = op->team->me;
+  int me = a->collective == LWCC_REDUCESCATTER ? op->team->me : 0; /* other plans may have fewer chunks than ranks */
   char *mine = op->data + op->bounds[me] * op->width;
   size_t n = op->bounds[me + 1] - op->bounds[me];
   if (a->collective == LWCC_REDUCESCATTER && a->postscale != 1.0)

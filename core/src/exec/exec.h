@@ -23,8 +23,8 @@ typedef struct exec_op exec_op;
 
 /* Choose an algorithm (forced name > LWCC_ALGORITHM > shared memory > cost model), bind the plan to memory, begin.
  * "shm" names the shared-memory kernels. LWCC_ERR_INVALID for an unknown name (lists the known ones),
- * LWCC_ERR_UNSUPPORTED if it does not serve this team. tag: carried by messages, for checking. Several operations of a
- * team may be under way only if they were started in the same order on every rank; one at a time over shared memory. */
+ * LWCC_ERR_UNSUPPORTED if it does not serve this team. tag: carried by messages, for checking. Messages of a pair of
+ * ranks are matched by their order, so operations over the same pair and class must not overlap. */
 int exec_start(exec_team *team, const coll_args *args, const char *algorithm, uint32_t tag, exec_op **out);
 int exec_step(exec_op *op, bool *progress_out); /* LWCC_OK, LWCC_PENDING or failure. Never blocks */
 void exec_free(exec_op *op);                    /* only when finished, or failed with the channel closed */
