@@ -78,14 +78,21 @@ static int64_t fold_signed(int op, int64_t x, int64_t y) {
   return (op == LWCC_MIN) == (x < y) ? x : y;
 }
 
+typedef struct { /* one call of a kernel, as the reference sees it */
+  int dtype, op, n;
+  const void *const *src;
+  void *dst;
+  double scale;
+} fold;
+
 /* Wraps to the type at every step, scales in double, truncates, saturates. */
-#define FOLD_INT(T, WIDE, FOLD, LEAST, MOST_)                                                     \
-  static void int_##T(int op, int n, const void *const *src, void *dst, size_t i, double scale) { \
-    T x = ((const T *)src[0])[i];                                                                 \
-    for (int s = 1; s < n; s++) x = (T)FOLD(op, (WIDE)x, (WIDE)((const T *)src[s])[i]);           \
-    double v = trunc((double)x * scale);                                                          \
-    if (scale != 1.0) x = v <= (double)(LEAST) ? (LEAST) : v >= (double)(MOST_) ? (MOST_) : (T)v; \
-    ((T *)dst)[i] = x;                                                                            \
+#define FOLD_INT(T, WIDE, FOLD, LEAST, MOST_)                                                        \
+  static void int_##T(const fold *f, size_t i) {                                                     \
+    T x = ((const T *)f->src[0])[i];                                                                 \
+    for (int s = 1; s < f->n; s++) x = (T)FOLD(f->op, (WIDE)x, (WIDE)((const T *)f->src[s])[i]);     \
+    double v = trunc((double)x * f->scale);                                                          \
+    if (f->scale != 1.0) x = v <= (double)(LEAST) ? (LEAST) : v >= (double)(MOST_) ? (MOST_) : (T)v; \
+    ((T *)f->dst)[i] = x;                                                                            \
   }
 FOLD_INT(uint8_t, uint64_t, fold_unsigned, 0, UINT8_MAX)
 FOLD_INT(uint16_t, uint64_t, fold_unsigned, 0, UINT16_MAX)
@@ -96,56 +103,29 @@ FOLD_INT(int16_t, int64_t, fold_signed, INT16_MIN, INT16_MAX)
 FOLD_INT(int32_t, int64_t, fold_signed, INT32_MIN, INT32_MAX)
 FOLD_INT(int64_t, int64_t, fold_signed, INT64_MIN, INT64_MAX)
 
-static void real_float(int dtype, int op, int n, const void *const *src, void *dst, size_t i, double scale) {
-  float x = get_float(dtype, src[0], i);
-  for (int s = 1; s < n; s++) x = fold_float(op, x, get_float(dtype, src[s], i));
-  put_float(dtype, dst, i, scale == 1.0 ? x : x * (float)scale);
+static void real_float(const fold *f, size_t i) {
+  float x = get_float(f->dtype, f->src[0], i);
+  for (int s = 1; s < f->n; s++) x = fold_float(f->op, x, get_float(f->dtype, f->src[s], i));
+  put_float(f->dtype, f->dst, i, f->scale == 1.0 ? x : x * (float)f->scale);
 }
 
-static void reference(int dtype, int op, int n, const void *const *src, void *dst, size_t i, double scale) {
-  bool any = op == LWCC_SUM || op == LWCC_MAX, flag = !any;
-  double d;
-  switch (dtype) {
-    case LWCC_UINT8:
-      int_uint8_t(op, n, src, dst, i, scale);
-      break;
-    case LWCC_INT8:
-      int_int8_t(op, n, src, dst, i, scale);
-      break;
-    case LWCC_UINT16:
-      int_uint16_t(op, n, src, dst, i, scale);
-      break;
-    case LWCC_INT16:
-      int_int16_t(op, n, src, dst, i, scale);
-      break;
-    case LWCC_UINT32:
-      int_uint32_t(op, n, src, dst, i, scale);
-      break;
-    case LWCC_INT32:
-      int_int32_t(op, n, src, dst, i, scale);
-      break;
-    case LWCC_UINT64:
-      int_uint64_t(op, n, src, dst, i, scale);
-      break;
-    case LWCC_INT64:
-      int_int64_t(op, n, src, dst, i, scale);
-      break;
-    case LWCC_BOOL:
-      for (int s = 0; s < n; s++) {
-        bool x = ((const uint8_t *)src[s])[i] != 0;
-        flag = any ? flag || x : flag && x;
-      }
-      ((uint8_t *)dst)[i] = flag;
-      break;
-    case LWCC_FLOAT64:
-      d = ((const double *)src[0])[i];
-      for (int s = 1; s < n; s++) d = fold_double(op, d, ((const double *)src[s])[i]);
-      ((double *)dst)[i] = tidy_double(scale == 1.0 ? d : d * scale);
-      break;
-    default:
-      real_float(dtype, op, n, src, dst, i, scale);
-      break;
-  }
+static void real_double(const fold *f, size_t i) {
+  double x = ((const double *)f->src[0])[i];
+  for (int s = 1; s < f->n; s++) x = fold_double(f->op, x, ((const double *)f->src[s])[i]);
+  ((double *)f->dst)[i] = tidy_double(f->scale == 1.0 ? x : x * f->scale);
+}
+
+static void logic(const fold *f, size_t i) {
+  int trues = 0;
+  for (int s = 0; s < f->n; s++) trues += ((const uint8_t *)f->src[s])[i] != 0;
+  ((uint8_t *)f->dst)[i] = f->op == LWCC_SUM || f->op == LWCC_MAX ? trues > 0 : trues == f->n;
+}
+
+static void reference(const fold *f, size_t i) {
+  static void (*const of[LWCC_DTYPES])(const fold *, size_t) = {
+      int_uint8_t, int_int8_t, int_uint16_t, int_int16_t, int_uint32_t, int_int32_t, int_uint64_t,
+      int_int64_t, logic,      real_float,   real_float,  real_float,   real_double};
+  of[f->dtype](f, i);
 }
 
 static bool same(int dtype, const void *x, const void *y, size_t i) {
@@ -196,7 +176,8 @@ static void run_example(const reduce_table *t, const example *c) {
   memset(got, KEEP, sizeof got);
   for (int d = 0; d < c->ndst; d++) dst[d] = got[d] + (c->shift ? c->shift + 1 : 0);
   for (int d = 0; d < c->ndst && c->in_place; d++) dst[d] = (void *)(uintptr_t)src[(d + 1) % c->nsrc];
-  for (size_t i = 0; i < c->n; i++) reference(c->dtype, c->op, c->nsrc, ref, want, i, c->scale);
+  fold f = {.dtype = c->dtype, .op = c->op, .n = c->nsrc, .src = ref, .dst = want, .scale = c->scale};
+  for (size_t i = 0; i < c->n; i++) reference(&f, i);
   t->fold[c->dtype][reduce_op_index(c->op)](c->nsrc, src, c->ndst, dst, c->n, c->scale);
   for (int d = 0; d < c->ndst; d++) {
     size_t bad = 0;
@@ -252,7 +233,8 @@ static void test_every_half(const reduce_table *t, int dtype) {
   for (size_t k = 0; k < sizeof scales / sizeof *scales; k++) {
     t->fold[dtype][0](1, src, 1, dst, 65536, scales[k]);
     size_t bad = 0;
-    for (size_t i = 0; i < 65536; i++) reference(dtype, LWCC_SUM, 1, src, ref, i, scales[k]);
+    fold f = {.dtype = dtype, .op = LWCC_SUM, .n = 1, .src = src, .dst = ref, .scale = scales[k]};
+    for (size_t i = 0; i < 65536; i++) reference(&f, i);
     while (bad < 65536 && same(dtype, out, ref, bad)) bad++;
     CHECK(bad == 65536, "%s dtype %d scale %g: %04zx gives %04x, expected %04x", t->name, dtype, scales[k], bad,
           out[bad % 65536], ref[bad % 65536]);

@@ -186,10 +186,14 @@ INLINE void bf16_store(char *p, cell x) {
   FOLD(N, T, M, C, A, OP)                                                                                             \
   static void N##_##OP##_fold(int nsrc, const void *const *src, int ndst, void *const *dst, size_t n, double scale) { \
     if (scale == 1.0) {                                                                                               \
-      SHAPE(N, OP, 2, 1)                                                                                              \
-      SHAPE(N, OP, 2, 2)                                                                                              \
-      SHAPE(N, OP, 4, 1) SHAPE(N, OP, 4, 2) SHAPE(N, OP, 4, 4) SHAPE(N, OP, 8, 1) SHAPE(N, OP, 8, 2)                  \
-          SHAPE(N, OP, 8, 8)                                                                                          \
+      SHAPE(N, OP, 2, 1);                                                                                             \
+      SHAPE(N, OP, 2, 2);                                                                                             \
+      SHAPE(N, OP, 4, 1);                                                                                             \
+      SHAPE(N, OP, 4, 2);                                                                                             \
+      SHAPE(N, OP, 4, 4);                                                                                             \
+      SHAPE(N, OP, 8, 1);                                                                                             \
+      SHAPE(N, OP, 8, 2);                                                                                             \
+      SHAPE(N, OP, 8, 8);                                                                                             \
     }                                                                                                                 \
     N##_##OP##_with(nsrc, (const char *const *)src, ndst, (char *const *)dst, n, scale);                              \
   }
