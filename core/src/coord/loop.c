@@ -78,8 +78,8 @@ void engine_kick(engine *e) {
 static void sleep_until_work(engine *e) {
   arm(e);
   atomic_store(&e->sleeping, true);
+  look_for_stalls(e); /* before the turn, which sends what it decides */
   bool more = engine_turn(e) || atomic_load(&e->stop);
-  look_for_stalls(e);
   uint64_t now = e->stall_at_ns ? clock_ns() : 0;
   int64_t limit = !e->stall_at_ns ? -1 : e->stall_at_ns > now ? (int64_t)(e->stall_at_ns - now) : 0;
   pthread_mutex_unlock(&e->lock);

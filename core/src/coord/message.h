@@ -15,7 +15,8 @@ typedef enum {
   ENTRY_NEW = 'N',     /* u32 id, u8 collective, text name, u32 n, i64 values[n]; allgather: each rank's first
                            dimension; alltoall: rows [from * size + to] */
   ENTRY_RUN = 'X',     /* u32 n, u32 ids[n]: one bucket */
-  ENTRY_ERROR = 'E',   /* u8 collective, i32 status, text name, text text */
+  ENTRY_ERROR = 'E',   /* u8 collective, i32 status, text name, text text, u32 n, u8 asked[n]: which ranks are
+                           concerned; a request that is still on its way to the coordinator is counted anew */
   ENTRY_EVICT = 'V',   /* u32 id */
   ENTRY_BYE = 'B',
   ENTRY_LOST = 'L' /* u32 rank, text: this rank is dead, as the sender saw */

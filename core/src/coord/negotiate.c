@@ -125,6 +125,8 @@ void tally_fail(coordinator *co, tally *t, int status, const char *text) {
   bytes_put(&co->log, &code, sizeof code);
   bytes_text(&co->log, t->name);
   bytes_text(&co->log, text);
+  bytes_u32(&co->log, (uint32_t)co->ps->size);
+  bytes_put(&co->log, t->asked, (size_t)co->ps->size);
   t->id ? tally_settled(co, t) : free_tally(co, t);
 }
 
@@ -285,12 +287,23 @@ static int mark(coordinator *co, tally *t, int from, int kind) {
   return t->nasked == co->ps->size ? decide(co, t) : LWCC_OK;
 }
 
+/* Splits are one number of rows for each rank, or none. What cannot be is refused here, as it is used for indexing. */
+static bool splits_fit(const signature *s, int size) {
+  int64_t rows = 0;
+  if (!s->nsplits) return true;
+  if (s->collective != LWCC_ALLTOALL || s->nsplits != size || s->ndim < 1) return false;
+  for (int d = 0; d < size; d++)
+    if (s->splits[d] < 0 || __builtin_add_overflow(rows, s->splits[d], &rows)) return false;
+  return rows == s->shape[0];
+}
+
 static int take_request(coordinator *co, int from, reader *r) {
   char name[NAME_CAP];
   signature s;
   read_text(r, name, sizeof name);
   int32_t priority = (int32_t)read_u32(r);
   signature_read(r, &s);
+  r->bad |= !splits_fit(&s, co->ps->size);
   tally *t = r->bad ? NULL : find_name(co, s.collective, name);
   int st = r->bad ? LWCC_ERR_PROTOCOL : LWCC_OK;
   if (!r->bad && !t) st = make_tally(co, s.collective, name, &t);

@@ -118,9 +118,13 @@ static int obey_error(engine *e, pset *ps, reader *r) {
   read_into(r, &status, sizeof status);
   read_text(r, name, sizeof name);
   read_text(r, text, sizeof text);
-  if (r->bad || status >= 0) return os_fail(LWCC_ERR_PROTOCOL, "malformed ERROR entry");
-  request *q = queue_find(&e->q, ps->id, collective, name);
-  if (!q || q->in_lane) return LWCC_OK; /* this rank is one of those that never asked */
+  uint32_t n = read_u32(r);
+  if (r->bad || status >= 0 || n != (uint32_t)ps->size || n > (size_t)(r->end - r->at))
+    return os_fail(LWCC_ERR_PROTOCOL, "malformed ERROR entry");
+  bool asked = r->at[ps->me];
+  r->at += n;
+  request *q = asked ? queue_find(&e->q, ps->id, collective, name) : NULL;
+  if (!q || q->in_lane) return LWCC_OK;
   cached *c = cached_by_name(ps, collective, name);
   if (c) c->pending = NULL;
   e->stats.failed++;

@@ -1,0 +1,98 @@
+/* A request that some rank lacks: failed after the limit, with the missing rank in the text, and the job goes on. */
+#include "engines.h"
+
+static pthread_barrier_t all;
+
+static ask sum_of(const char *name, int64_t *v) {
+  return (ask){.name = name,
+               .collective = LWCC_ALLREDUCE,
+               .dtype = LWCC_INT64,
+               .op = LWCC_SUM,
+               .ndim = 1,
+               .shape = {1},
+               .in = v,
+               .out = v};
+}
+
+static void check_works(engine *e, const char *name) {
+  char text[TEXT_CAP];
+  int64_t v = e->rank;
+  ask a = sum_of(name, &v);
+  int st = run_one(e, &a, text);
+  CHECK(st == LWCC_OK && v == e->size * (e->size - 1) / 2, "rank %d: \"%s\": %d %s", e->rank, name, st, text);
+}
+
+static void lacking(engine *e, void *arg) {
+  const int *missing = arg;
+  char text[TEXT_CAP], who[32];
+  int64_t v = 1;
+  ask a = sum_of("lacking", &v);
+  snprintf(who, sizeof who, "missing: rank %d", *missing);
+  for (int round = 0; round < 3; round++) { /* unknown name, unknown again, then a remembered one */
+    if (e->rank != *missing) {
+      int st = run_one(e, &a, text);
+      CHECK(st == LWCC_ERR_TIMEOUT && strstr(text, "\"lacking\"") && strstr(text, who), "rank %d: %d %s", e->rank, st,
+            text);
+    }
+    pthread_barrier_wait(&all);
+    check_works(e, "other");
+    pthread_barrier_wait(&all);
+    if (round == 1) check_works(e, "lacking");
+  }
+}
+
+static void test_a_missing_rank_is_named_and_the_job_goes_on(void) {
+  for (int p = 2; p <= 5; p++) {
+    for (int missing = 0; missing < p; missing += p - 1) {
+      world w;
+      world_options o = world_of(p);
+      o.limits.warn_ns = 10000000;
+      o.limits.abort_ns = 30000000;
+      pthread_barrier_init(&all, NULL, (unsigned)p);
+      world_open(&w, o);
+      world_run(&w, lacking, &missing);
+      world_close(&w);
+      pthread_barrier_destroy(&all);
+    }
+  }
+}
+
+/* The last rank asks around the moment at which the others' request is given up: they meet, or fail apart, but the
+ * count is never confused, and in the end the name works. */
+static void late(engine *e, void *arg) {
+  (void)arg;
+  char text[TEXT_CAP];
+  for (int round = 0; round < 6; round++) {
+    int64_t v = e->rank, first = 0;
+    ask a = sum_of("late", &v), b = sum_of("decoy", &first);
+    /* The last rank's wait for a decoy of its own ends when the others' request of the same age does. */
+    int st = run_one(e, e->rank == e->size - 1 ? &b : &a, text);
+    if (e->rank == e->size - 1) st = run_one(e, &a, text);
+    CHECK(st == LWCC_OK || st == LWCC_ERR_TIMEOUT, "rank %d: %d %s", e->rank, st, text);
+    pthread_barrier_wait(&all);
+    check_works(e, "between");
+    pthread_barrier_wait(&all);
+  }
+  check_works(e, "late");
+}
+
+static void test_a_late_rank_does_not_confuse_the_count(void) {
+  for (int p = 2; p <= 3; p++) {
+    world w;
+    world_options o = world_of(p);
+    o.limits.abort_ns = 20000000;
+    pthread_barrier_init(&all, NULL, (unsigned)p);
+    world_open(&w, o);
+    world_run(&w, late, NULL);
+    world_close(&w);
+    pthread_barrier_destroy(&all);
+  }
+}
+
+int main(void) {
+  alarm(200);
+  log_set_level(LOG_ERROR);
+  test_a_missing_rank_is_named_and_the_job_goes_on();
+  test_a_late_rank_does_not_confuse_the_count();
+  return check_report();
+}
