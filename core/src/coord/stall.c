@@ -103,8 +103,10 @@ uint64_t coordinator_stall(coordinator *co, uint64_t now) {
   bool again = co->waiting > 0;
   while (again) { /* a failure may free any tally of its group, so begin anew after each */
     again = false;
-    for (tally *t = co->oldest; t && !again; t = t->newer)
+    for (tally *t = co->oldest, *next; t && !again; t = next) {
+      next = t->newer;
       if (t->since_ns && t->nasked < co->ps->size) again = look_at(co, t, now);
+    }
   }
   return co->waiting ? now + LOOK_NS : 0;
 }
