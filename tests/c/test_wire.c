@@ -74,7 +74,7 @@ static void test_long_messages(int size, uint64_t seed) {
   const algo_entry *e;
   for (int c = 0; c < LWCC_BARRIER; c++)
     for (int i = 0; (e = algo_at(c, i)) != NULL; i++) {
-      size_t count = c == LWCC_ALLREDUCE || c == LWCC_BROADCAST ? 1000003 : 400003;
+      size_t count = c == LWCC_ALLREDUCE || c == LWCC_BROADCAST ? 600011 : 300007;
       add(&w, (job){.a = {.collective = c, .dtype = LWCC_FLOAT32, .op = LWCC_SUM, .count = count, .root = size - 1},
                     .algorithm = e->name,
                     .in_place = c != LWCC_REDUCESCATTER});
@@ -168,7 +168,7 @@ int main(int argc, char **argv) {
   test_refusals();
   for (uint64_t after = 1000; after <= 1000000; after *= 10) test_a_lost_peer_is_named(after);
   for (int p = 1; p <= MAX_RANKS; p++) test_every_algorithm(p, p % 3 ? seed + (uint64_t)p : 0, p < 5 ? 30011 : 4099);
-  for (int p = 2; p <= 5; p++) test_long_messages(p, p == 3 ? seed : 0);
+  for (int p = 2; p <= 5; p += p == 3 ? 2 : 1) test_long_messages(p, p == 3 ? seed : 0);
   for (int p = 2; p <= 5; p++) test_shared_memory(p);
   return check_report();
 }
