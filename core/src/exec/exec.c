@@ -71,6 +71,15 @@ static void load(exec_op *op, char *dst, const void *src, size_t count) {
     memmove(dst, src, count * op->width); /* allgather in place: uneven blocks may overlap */
 }
 
+/* An alltoall in place reads from a copy. */
+static int set_input_aside(exec_op *op) {
+  size_t n = sum(op->a.counts, op->a.count, op->team->size) * op->width;
+  TRY(exec_room(&op->work, &op->work_nbytes, n));
+  reduce_copy(op->work, op->a.in, n, 0);
+  op->a.in = op->work;
+  return LWCC_OK;
+}
+
 /* Where D lies, and what it holds at the beginning. */
 static int place(exec_op *op) {
   const coll_args *a = &op->a;
@@ -97,12 +106,8 @@ static int place(exec_op *op) {
   }
   op->input = op->data;
   if (a->collective != LWCC_ALLTOALL) return LWCC_OK;
-  op->input = a->in;
-  if (a->in != a->out) return LWCC_OK;
-  size_t n = op->input_bounds[op->plan->nchunks] * op->width;
-  TRY(exec_room(&op->work, &op->work_nbytes, n));
-  reduce_copy(op->work, a->in, n, 0);
-  op->input = op->work;
+  if (a->in == a->out) TRY(set_input_aside(op));
+  op->input = op->a.in;
   return LWCC_OK;
 }
 
@@ -124,6 +129,7 @@ static int run_alone(exec_op *op) {
   const coll_args *a = &op->a;
   size_t n =
       a->collective == LWCC_ALLREDUCE || a->collective == LWCC_BROADCAST ? a->count : sum(a->counts, a->count, 1);
+  if (a->collective == LWCC_BARRIER) return LWCC_OK;
   load(op, a->out, a->in, n);
   if (a->postscale != 1.0) reduce_scale(a->dtype, a->out, a->out, n, a->postscale);
   return LWCC_OK;
@@ -142,6 +148,13 @@ static int take_op(exec_team *team, exec_op **out) {
   return LWCC_OK;
 }
 
+static int begin_shared(exec_op *op) {
+  const coll_args *a = &op->a;
+  if (a->collective == LWCC_ALLTOALL && a->in == a->out && a->counts) TRY(set_input_aside(op));
+  op->shm = shm_start(op->team->shm, a);
+  return LWCC_OK;
+}
+
 static int begin(exec_op *op, const char *algorithm) {
   const coll_args *a = &op->a;
   op->plan = NULL;
@@ -151,19 +164,10 @@ static int begin(exec_op *op, const char *algorithm) {
   if (op->team->size == 1) return run_alone(op);
   TRY(select_plan(op->team, a, algorithm, &op->plan, &op->name));
   LOG(TRACE, "exec: %s %s, %zu elements", collective_name(a->collective), op->name, a->count);
-  if (!op->plan) {
-    op->shm = shm_start(op->team->shm, a);
-    return LWCC_OK;
-  }
+  if (!op->plan) return begin_shared(op);
   TRY(narrow_begin(op));
   op->width = coll_dtype_bytes(a->dtype);
   op->rotation = a->collective == LWCC_BROADCAST ? a->root : 0;
-  if (op->rotation) { /* a plan's rank 0 is the root: this rank plays another part */
-    lwcc_plan *turned;
-    TRY(plan_build(algo_find(a->collective, op->name)->algo, (op->team->me - a->root + op->team->size) % op->team->size,
-                   op->team->size, &turned));
-    op->plan = op->turned = turned;
-  }
   op->fold =
       a->collective == LWCC_ALLREDUCE || a->collective == LWCC_REDUCESCATTER ? reduce_fold(a->dtype, a->op) : NULL;
   TRY(cut(op));
@@ -196,8 +200,7 @@ int exec_step(exec_op *op, bool *progress_out) {
 
 static void destroy(exec_op *op) {
   free(op->bounds);
-  free(op->transfers);
-  free(op->scratch);
+  wire_free(op);
   free(op->work);
   free(op->wide);
   free(op);
@@ -206,8 +209,6 @@ static void destroy(exec_op *op) {
 void exec_free(exec_op *op) {
   exec_cache *cache = op->team->cache;
   wire_cancel(op);
-  plan_free(op->turned);
-  op->turned = NULL;
   if (!cache || cache->spare)
     destroy(op);
   else
@@ -221,7 +222,10 @@ const char *exec_algorithm(const exec_op *op) {
 void exec_team_close(exec_team *team) {
   exec_cache *cache = team->cache;
   if (!cache) return;
-  for (int i = 0; i < algo_table_length; i++) plan_free(cache->plans[i].plan);
+  for (int i = 0; i < algo_table_length; i++) {
+    for (int r = 0; cache->plans[i].parts && r < team->size; r++) plan_free(cache->plans[i].parts[r]);
+    free(cache->plans[i].parts);
+  }
   free(cache->plans);
   if (cache->spare) destroy(cache->spare);
   free(cache);

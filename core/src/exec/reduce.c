@@ -1,18 +1,17 @@
 /* Choice of the kernels, and copies. */
 #include "exec/reduce.h"
 
+#include <stdatomic.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "exec/coll.h"
 #include "exec/reduce_isa.h"
+#include "os/env.h"
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <emmintrin.h>
 #endif
-
-static const reduce_table *chosen = &reduce_base; /* written once, by choose, before main or the end of dlopen */
 
 size_t coll_dtype_bytes(int dtype) {
   static const unsigned char nbytes[LWCC_DTYPES] = {1, 1, 2, 2, 4, 4, 8, 8, 1, 2, 2, 4, 8};
@@ -39,17 +38,28 @@ const reduce_table *reduce_usable(int index) {
   return NULL;
 }
 
-__attribute__((constructor)) static void choose(void) {
-  const char *wish = getenv("LWCC_ISA");
-  const reduce_table *t;
+static const reduce_table *choose(void) {
+  const char *wish = env_text(ENV_ISA);
+  const reduce_table *t, *best = NULL;
   for (int i = 0; (t = reduce_usable(i)) != NULL; i++) {
-    chosen = t;
-    if (wish && strcmp(wish, t->name) == 0) return;
+    best = t;
+    if (strcmp(wish, t->name) == 0) break;
   }
+  return best;
+}
+
+/* The choice is the same whenever it is made, so that threads may make it twice. */
+static const reduce_table *table(void) {
+  static const reduce_table *_Atomic chosen; /* relaxed: points to constants */
+  const reduce_table *t = atomic_load_explicit(&chosen, memory_order_relaxed);
+  if (t) return t;
+  t = choose();
+  atomic_store_explicit(&chosen, t, memory_order_relaxed);
+  return t;
 }
 
 const char *reduce_isa(void) {
-  return chosen->name;
+  return table()->name;
 }
 
 int reduce_op_index(int op) {
@@ -69,7 +79,7 @@ int reduce_op_index(int op) {
 
 reduce_fold_fn reduce_fold(int dtype, int op) {
   const int k = reduce_op_index(op);
-  return k >= 0 && dtype >= 0 && dtype < LWCC_DTYPES ? chosen->fold[dtype][k] : NULL;
+  return k >= 0 && dtype >= 0 && dtype < LWCC_DTYPES ? table()->fold[dtype][k] : NULL;
 }
 
 void reduce_scale(int dtype, void *dst, const void *src, size_t n, double scale) {

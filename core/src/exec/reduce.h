@@ -1,7 +1,8 @@
 /* Reduction kernels, picked at run time by instruction set (LWCC_ISA=base|avx2|avx512 forces one).
  * fp16 and bf16 accumulate in fp32 over all sources of one call and round once. bool: SUM and MAX are or, PRODUCT and
- * MIN are and. Integers wrap. NaN: MIN and MAX return NaN if any source is NaN. All instruction sets give
- * the same bits, except which one of two NaNs survives a sum or a product. */
+ * MIN are and. Integers wrap. NaN: MIN and MAX return NaN if any source is NaN. The bits of a result do not depend on
+ * the instruction set, nor on the order of two sources: every NaN that comes out is the positive quiet one without
+ * payload, and MIN and MAX hold -0 for less than +0. */
 #ifndef EXEC_REDUCE_H
 #define EXEC_REDUCE_H
 #include <stddef.h>

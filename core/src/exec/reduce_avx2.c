@@ -21,7 +21,8 @@
   (_mm_storeu_si128((void *)(p), _mm256_cvtps_ph((__m256)(x).a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)), \
    _mm_storeu_si128((void *)((p) + 16),                                                                          \
                     _mm256_cvtps_ph((__m256)(x).b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)))
-#define quiet(x) (_mm256_movemask_ps(_mm256_cmp_ps((__m256)(x).a, (__m256)(x).b, _CMP_UNORD_Q)) == 0)
+#define f32_numbers(x) (_mm256_movemask_ps(_mm256_cmp_ps((__m256)(x).a, (__m256)(x).b, _CMP_UNORD_Q)) == 0)
+#define f64_numbers(x) (_mm256_movemask_pd(_mm256_cmp_pd((__m256d)(x).a, (__m256d)(x).b, _CMP_UNORD_Q)) == 0)
 #include "exec/reduce_body.h"
 #if defined(__clang__)
 #pragma clang attribute pop

@@ -21,7 +21,8 @@
   (_mm256_storeu_si256((void *)(p), _mm512_cvtps_ph((__m512)(x).a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)), \
    _mm256_storeu_si256((void *)((p) + 32),                                                                          \
                        _mm512_cvtps_ph((__m512)(x).b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)))
-#define quiet(x) (_mm512_cmp_ps_mask((__m512)(x).a, (__m512)(x).b, _CMP_UNORD_Q) == 0)
+#define f32_numbers(x) (_mm512_cmp_ps_mask((__m512)(x).a, (__m512)(x).b, _CMP_UNORD_Q) == 0)
+#define f64_numbers(x) (_mm512_cmp_pd_mask((__m512d)(x).a, (__m512d)(x).b, _CMP_UNORD_Q) == 0)
 #include "exec/reduce_body.h"
 #if defined(__clang__)
 #pragma clang attribute pop

@@ -3,7 +3,7 @@
  *   VECTOR           bytes of a vector
  *   TABLE, ISA_NAME  the table to define and its name
  *   f16_load, f16_store  VECTOR bytes of halves to a cell of floats and back, rounding to nearest even
- *   quiet(x)         1 if it is certain that no lane of the cell of floats is NaN
+ *   f32_numbers(x), f64_numbers(x)  1 if it is certain that no lane of the cell is NaN
  *
  * A kernel works on cells, two vectors each. Two cells are loaded and folded before anything is stored: sources and
  * destinations often are equal modulo 4096, and then a load that follows a store waits for it. */
@@ -23,7 +23,7 @@ INLINE vec pick(vec mask, vec p, vec q) {
   return (mask & p) | (~mask & q);
 }
 
-/* ---- arithmetic: A_sum, A_min, A_max, A_prod and A_scale for each kind of lane ---- */
+/* ---- arithmetic: A_sum, A_min, A_max, A_prod and A_finish for each kind of lane ---- */
 #define BINARY(A, OP, EXPR)                 \
   INLINE vec A##_##OP##_vec(vec x, vec y) { \
     A##_vec p = (A##_vec)x, q = (A##_vec)y; \
@@ -34,38 +34,45 @@ INLINE vec pick(vec mask, vec p, vec q) {
     x.b = A##_##OP##_vec(x.b, y.b);         \
     return x;                               \
   }
-/* U: the lane type in which sums and products wrap. STOP: the lanes of p that keep whatever comes (NaN). */
-#define ARITHMETIC(A, T, U, STOP)                         \
-  typedef VEC(T) A##_vec;                                 \
-  typedef VEC(U) A##_wrap;                                \
-  BINARY(A, sum, (A##_wrap)p + (A##_wrap)q)               \
-  BINARY(A, prod, (A##_wrap)p *(A##_wrap)q)               \
-  BINARY(A, min, pick((vec)(p < q) STOP, (vec)p, (vec)q)) \
-  BINARY(A, max, pick((vec)(p > q) STOP, (vec)p, (vec)q))
 
-/* Integers are scaled in double and truncated; what does not fit saturates. */
+/* U: the lane type in which sums and products wrap. Scaled in double and truncated; what does not fit saturates. */
 #define INTEGER(A, T, U, LOW, HIGH)                                                                         \
-  ARITHMETIC(A, T, U, )                                                                                     \
+  typedef VEC(T) A##_vec;                                                                                   \
+  typedef VEC(U) A##_wrap;                                                                                  \
+  BINARY(A, sum, (A##_wrap)p + (A##_wrap)q)                                                                 \
+  BINARY(A, prod, (A##_wrap)p *(A##_wrap)q)                                                                 \
+  BINARY(A, min, pick((vec)(p < q), x, y))                                                                  \
+  BINARY(A, max, pick((vec)(p > q), x, y))                                                                  \
   INLINE T A##_from_double(double v) {                                                                      \
     if (!(v > (double)(LOW))) return (LOW);                                                                 \
     return v >= (double)(HIGH) ? (HIGH) : (T)v;                                                             \
   }                                                                                                         \
-  INLINE cell A##_scale(cell x, double scale) {                                                             \
+  INLINE cell A##_finish(cell x, double scale) {                                                            \
     T lane[2 * VECTOR / sizeof(T)];                                                                         \
+    if (scale == 1.0) return x;                                                                             \
     STORED(lane, x.a);                                                                                      \
     STORED((char *)lane + VECTOR, x.b);                                                                     \
     for (size_t i = 0; i < 2 * VECTOR / sizeof(T); i++) lane[i] = A##_from_double((double)lane[i] * scale); \
-    x.a = LOADED(lane);                                                                                     \
-    x.b = LOADED((char *)lane + VECTOR);                                                                    \
-    return x;                                                                                               \
+    return (cell){LOADED(lane), LOADED((char *)lane + VECTOR)};                                             \
   }
-#define FLOATING(A, T)                          \
-  ARITHMETIC(A, T, T, | (vec)(p != p))          \
-  INLINE cell A##_scale(cell x, double scale) { \
-    const T by = (T)scale;                      \
-    x.a = (vec)((A##_vec)x.a * by);             \
-    x.b = (vec)((A##_vec)x.b * by);             \
-    return x;                                   \
+
+/* The bits must not depend on who adds what to what: -0 is less than +0, and a result that is NaN is always the same
+ * NaN, whose bits are NAN_BITS (processors differ in which operand's NaN, and which sign, they hand on). */
+#define FLOATING(A, T, BITS, NAN_BITS)                                                 \
+  typedef VEC(T) A##_vec;                                                              \
+  typedef VEC(BITS) A##_bits;                                                          \
+  BINARY(A, sum, p + q)                                                                \
+  BINARY(A, prod, p *q)                                                                \
+  BINARY(A, min, pick((vec)(p < q) | (vec)(p != p), x, pick((vec)(p == q), x | y, y))) \
+  BINARY(A, max, pick((vec)(p > q) | (vec)(p != p), x, pick((vec)(p == q), x & y, y))) \
+  INLINE vec A##_one_nan(vec x) {                                                      \
+    const A##_bits nan = (A##_bits){0} + (NAN_BITS);                                   \
+    return pick((vec)((A##_vec)x == (A##_vec)x), x, (vec)nan);                         \
+  }                                                                                    \
+  INLINE cell A##_finish(cell x, double scale) {                                       \
+    const T by = (T)scale;                                                             \
+    if (scale != 1.0) x = (cell){(vec)((A##_vec)x.a * by), (vec)((A##_vec)x.b * by)};  \
+    return A##_numbers(x) ? x : (cell){A##_one_nan(x.a), A##_one_nan(x.b)};            \
   }
 
 INTEGER(u8, uint8_t, uint8_t, 0, UINT8_MAX)
@@ -76,13 +83,13 @@ INTEGER(u32, uint32_t, uint32_t, 0, UINT32_MAX)
 INTEGER(i32, int32_t, uint32_t, INT32_MIN, INT32_MAX)
 INTEGER(u64, uint64_t, uint64_t, 0, UINT64_MAX)
 INTEGER(i64, int64_t, uint64_t, INT64_MIN, INT64_MAX)
-FLOATING(f32, float)
-FLOATING(f64, double)
+FLOATING(f32, float, uint32_t, 0x7fc00000u)
+FLOATING(f64, double, uint64_t, UINT64_C(0x7ff8) << 48)
 /* bool: lanes are 0 or 1 once loaded; "any" serves sum and max, "all" serves product and min. */
-#define flag_vec u8_vec
-BINARY(flag, any, p | q)
-BINARY(flag, all, p &q)
-INLINE cell flag_scale(cell x, double scale) {
+#define logic_vec u8_vec
+BINARY(logic, any, p | q)
+BINARY(logic, all, p &q)
+INLINE cell logic_finish(cell x, double scale) {
   (void)scale;
   return x;
 }
@@ -96,14 +103,14 @@ INLINE void plain_store(char *p, cell x) {
   STORED(p, x.a);
   STORED(p + VECTOR, x.b);
 }
-#define BOOL_CELL PLAIN_CELL
-INLINE cell flag_load(const char *p) {
+#define LOGIC_CELL PLAIN_CELL
+INLINE cell logic_load(const char *p) {
   cell x = plain_load(p);
   x.a = (vec)((u8_vec)x.a != 0) & 1;
   x.b = (vec)((u8_vec)x.b != 0) & 1;
   return x;
 }
-#define flag_store plain_store
+#define logic_store plain_store
 #define F16_CELL VECTOR
 /* bfloat16: each 32-bit lane holds two values; the lower goes to a, the upper to b, so that nothing is shuffled. */
 #define BF16_CELL VECTOR
@@ -111,20 +118,13 @@ INLINE cell bf16_load(const char *p) {
   const u32_vec two = (u32_vec)LOADED(p);
   return (cell){(vec)(two << 16), (vec)(two & 0xffff0000u)};
 }
+/* The one NaN stays itself. */
 INLINE u32_vec bf16_round(vec x) {
   const u32_vec bits = (u32_vec)x;
   return bits + 0x7fffu + ((bits >> 16) & 1u);
 }
-INLINE u32_vec bf16_round_or_nan(vec x) {
-  const vec nan = (vec)((f32_vec)x != (f32_vec)x);
-  return (u32_vec)pick(nan, (vec)((u32_vec)x | 0x400000u), (vec)bf16_round(x));
-}
 INLINE void bf16_store(char *p, cell x) {
-  u32_vec a = bf16_round(x.a), b = bf16_round(x.b);
-  if (!quiet(x)) {
-    a = bf16_round_or_nan(x.a);
-    b = bf16_round_or_nan(x.b);
-  }
+  const u32_vec a = bf16_round(x.a), b = bf16_round(x.b);
   STORED(p, (vec)((a >> 16) | (b & 0xffff0000u)));
 }
 
@@ -141,7 +141,7 @@ INLINE void bf16_store(char *p, cell x) {
         memcpy(room, (const char *)src[s] + at, part);                                                                \
         x = A##_##OP(x, M##_load(room));                                                                              \
       }                                                                                                               \
-      if (scale != 1.0) x = A##_scale(x, scale);                                                                      \
+      x = A##_finish(x, scale);                                                                                       \
       M##_store(room, x);                                                                                             \
       for (int d = 0; d < ndst; d++) memcpy((char *)dst[d] + at, room, part);                                         \
     }                                                                                                                 \
@@ -155,7 +155,8 @@ INLINE void bf16_store(char *p, cell x) {
         x = A##_##OP(x, M##_load(src[s] + at));                                                                       \
         y = A##_##OP(y, M##_load(src[s] + at + C));                                                                   \
       }                                                                                                               \
-      if (scale != 1.0) x = A##_scale(x, scale), y = A##_scale(y, scale);                                             \
+      x = A##_finish(x, scale);                                                                                       \
+      y = A##_finish(y, scale);                                                                                       \
       for (int d = 0; d < ndst; d++) {                                                                                \
         M##_store(dst[d] + at, x);                                                                                    \
         M##_store(dst[d] + at + C, y);                                                                                \
@@ -185,10 +186,14 @@ INLINE void bf16_store(char *p, cell x) {
   FOLD(N, T, M, C, A, OP)                                                                                             \
   static void N##_##OP##_fold(int nsrc, const void *const *src, int ndst, void *const *dst, size_t n, double scale) { \
     if (scale == 1.0) {                                                                                               \
-      SHAPE(N, OP, 2, 1)                                                                                              \
-      SHAPE(N, OP, 2, 2)                                                                                              \
-      SHAPE(N, OP, 4, 1)                                                                                              \
-      SHAPE(N, OP, 4, 2) SHAPE(N, OP, 4, 4) SHAPE(N, OP, 8, 1) SHAPE(N, OP, 8, 2) SHAPE(N, OP, 8, 8)                  \
+      SHAPE(N, OP, 2, 1);                                                                                             \
+      SHAPE(N, OP, 2, 2);                                                                                             \
+      SHAPE(N, OP, 4, 1);                                                                                             \
+      SHAPE(N, OP, 4, 2);                                                                                             \
+      SHAPE(N, OP, 4, 4);                                                                                             \
+      SHAPE(N, OP, 8, 1);                                                                                             \
+      SHAPE(N, OP, 8, 2);                                                                                             \
+      SHAPE(N, OP, 8, 8);                                                                                             \
     }                                                                                                                 \
     N##_##OP##_with(nsrc, (const char *const *)src, ndst, (char *const *)dst, n, scale);                              \
   }
@@ -210,8 +215,8 @@ FOLDS(f16, 2, f16, F16_CELL, f32, FOLD_SHAPED)
 FOLDS(bf16, 2, bf16, BF16_CELL, f32, FOLD_SHAPED)
 FOLDS(f32, 4, plain, PLAIN_CELL, f32, FOLD_SHAPED)
 FOLDS(f64, 8, plain, PLAIN_CELL, f64, FOLD_SHAPED)
-FOLD_ANY(flag, 1, flag, BOOL_CELL, flag, any)
-FOLD_ANY(flag, 1, flag, BOOL_CELL, flag, all)
+FOLD_ANY(logic, 1, logic, LOGIC_CELL, logic, any)
+FOLD_ANY(logic, 1, logic, LOGIC_CELL, logic, all)
 
 #define ROW(N) \
   { N##_sum_fold, N##_min_fold, N##_max_fold, N##_prod_fold }
@@ -225,7 +230,7 @@ const reduce_table TABLE = {
      [LWCC_INT32] = ROW(i32),
      [LWCC_UINT64] = ROW(u64),
      [LWCC_INT64] = ROW(i64),
-     [LWCC_BOOL] = {flag_any_fold, flag_all_fold, flag_any_fold, flag_all_fold},
+     [LWCC_BOOL] = {logic_any_fold, logic_all_fold, logic_any_fold, logic_all_fold},
      [LWCC_FLOAT16] = ROW(f16),
      [LWCC_BFLOAT16] = ROW(bf16),
      [LWCC_FLOAT32] = ROW(f32),

@@ -34,8 +34,16 @@ static int unknown(int collective, const char *name) {
   return os_fail(LWCC_ERR_INVALID, "no %s algorithm \"%s\"; known: %s", collective_name(collective), name, known);
 }
 
-static int own_plan(const exec_team *team, cached_plan *c) {
-  return c->plan ? LWCC_OK : plan_build(c->entry->algo, team->me, team->size, &c->plan);
+/* The plan of a rank; this rank plays another's part in a broadcast, where the plan's rank 0 is the root. */
+static int part(const exec_team *team, cached_plan *c, int rank, const lwcc_plan **out) {
+  if (!c->parts) {
+    void *memory;
+    TRY(mem_zeroed((size_t)team->size, sizeof(lwcc_plan *), &memory));
+    c->parts = memory;
+  }
+  if (!c->parts[rank]) TRY(plan_build(c->entry->algo, rank, team->size, &c->parts[rank]));
+  *out = c->parts[rank];
+  return LWCC_OK;
 }
 
 /* Price an algorithm by the plans of all ranks; once per team. */
@@ -53,14 +61,15 @@ static int price(const exec_team *team, cached_plan *c) {
   return st == LWCC_ERR_SYSTEM ? st : LWCC_OK;
 }
 
+/* What all ranks know alike; the blocks of an alltoall are each rank's own, so they have no say. */
 static size_t payload_nbytes(const exec_team *team, const coll_args *a) {
-  size_t count = a->count;
-  for (int i = 0; a->counts && i < team->size; i++) count = i ? count + a->counts[i] : a->counts[0];
+  size_t count = a->counts ? 0 : a->count;
+  if (a->collective == LWCC_ALLTOALL) return 0;
+  for (int i = 0; a->counts && i < team->size; i++) count += a->counts[i];
   if (!a->counts && a->collective != LWCC_ALLREDUCE && a->collective != LWCC_BROADCAST) count *= (size_t)team->size;
   return count * coll_dtype_bytes(a->dtype);
 }
 
-/* The class of sizes decides, so that ranks whose alltoall sizes differ must not use it: there is one algorithm. */
 static int cheapest(exec_team *team, const coll_args *a, int *index_out) {
   size_t nbytes = payload_nbytes(team, a);
   int size_class = nbytes ? 63 - __builtin_clzll(nbytes) : 0, best = -1;
@@ -125,8 +134,8 @@ int select_plan(exec_team *team, const coll_args *a, const char *forced, const l
   } else {
     TRY(cheapest(team, a, &index));
   }
-  TRY(own_plan(team, &cache->plans[index]));
-  *plan_out = cache->plans[index].plan;
+  int turn = a->collective == LWCC_BROADCAST ? a->root : 0;
+  TRY(part(team, &cache->plans[index], (team->me - turn + team->size) % team->size, plan_out));
   *name_out = cache->plans[index].entry->name;
   return LWCC_OK;
 }

@@ -11,7 +11,7 @@ int select_cache(exec_team *team, exec_cache **out); /* the team's cache, made i
 
 typedef struct {
   const algo_entry *entry;
-  lwcc_plan *plan; /* this rank's; NULL until used */
+  lwcc_plan **parts; /* [size]: the plan of each rank whose part this one has played; NULL until used */
   plan_cost_t cost;
   bool priced, refused; /* refused: does not serve this many ranks */
 } cached_plan;

@@ -1,5 +1,14 @@
-/* PATH 8/9 begins here: rounds of a plan become messages. Within a round everything travels side by side; what arrives
- * for a reduction is added as it comes. A chunk that the round also sends is changed only after it has been sent. */
+/* PATH 8/9 begins here: the steps of a plan become messages.
+ *
+ * A step becomes a flight (a fold: several), and the flights have numbers in the order of the rounds; within a round
+ * sends come before receives. A flight moves in pieces. A piece of a send goes out as soon as no flight with a lower
+ * number has yet to write there; a received piece is put in its place as soon as none has yet to write or send what
+ * lies there. So two rounds overlap piece by piece, and transfer and reduction too.
+ *
+ * Why nothing waits in a circle: lower rounds never wait for higher ones. Within a round a piece waits only for sends
+ * of lower or equal position in D, and such a send waits, beyond the pieces that have room, for lower positions at its
+ * receiver. Where one round has several receives from the same peer, that order is not given; they have room for all
+ * their pieces. */
 #include "exec/wire.h"
 
 #include <stdlib.h>
@@ -8,243 +17,337 @@
 #include "os/mem.h"
 #include "os/status.h"
 
-#define SLICE ((size_t)256 << 10) /* bytes added at a time: stays in the second-level cache */
+#define PIECE ((size_t)256 << 10) /* a few stay in the second-level cache; a multiple of every element */
+enum { DEPTH = 4 };               /* pieces of a flight under way */
 
-static size_t at(const exec_op *op, int chunk) {
+static flight *get(const exec_op *op, uint64_t number) {
+  return &op->flights[number % op->capacity];
+}
+
+static size_t chunk_at(const exec_op *op, int chunk) {
   return op->bounds[chunk] * op->width;
 }
 
-static size_t length(const exec_op *op, int chunk, int n) {
-  return at(op, chunk + n) - at(op, chunk);
+static size_t position(const flight *f, size_t piece) {
+  return piece * PIECE < f->nbytes ? piece * PIECE : f->nbytes;
 }
 
-static int real_index(const exec_op *op, int plan_rank) {
-  return (plan_rank + op->rotation) % op->team->size;
+static size_t piece_nbytes(const flight *f, size_t piece) {
+  return position(f, piece + 1) - position(f, piece);
 }
 
-static int real_peer(const exec_op *op, int plan_rank) {
-  return op->team->ranks[real_index(op, plan_rank)];
+static chan_io *io_of(const flight *f, size_t piece) {
+  return (chan_io *)(void *)f->ios + piece % f->depth;
 }
 
-static int round_first(const exec_op *op) {
-  return op->round ? op->plan->round_end[op->round - 1] : 0;
+static char *slot_of(const flight *f, size_t piece) {
+  size_t each = f->nbytes < PIECE ? f->nbytes : PIECE;
+  return f->slots + piece % f->depth * each;
 }
 
-static const plan_step *step_at(const exec_op *op, int i) {
-  return &op->plan->steps[i];
+static bool finished(const flight *f) {
+  return f->done == f->npieces;
 }
 
-/* Is any of these chunks sent in this round? */
-static bool being_sent(const exec_op *op, const plan_step *s) {
-  if (op->plan->collective == LWCC_ALLTOALL) return false; /* sends read IN */
-  for (int i = round_first(op); i < op->plan->round_end[op->round]; i++) {
-    const plan_step *o = step_at(op, i);
-    if (o->kind == STEP_SEND && o->chunk < s->chunk + s->n && s->chunk < o->chunk + o->n) return true;
+static bool receives(const flight *f) {
+  return f->kind >= FLIGHT_COPY && f->kind <= FLIGHT_TERM;
+}
+
+/* ---- opening rounds ---- */
+
+static int round_first(const exec_op *op, int round) {
+  return round ? op->plan->round_end[round - 1] : 0;
+}
+
+static size_t flights_of(const exec_op *op, int round) {
+  size_t n = 0;
+  if (round == op->plan->nrounds) return 0;
+  for (int i = round_first(op, round); i < op->plan->round_end[round]; i++) {
+    const plan_step *s = &op->plan->steps[i];
+    n += s->kind != STEP_FOLD ? 1 : s->peer == op->plan->rank ? 2 * (size_t)op->plan->size - 1 : 2;
   }
-  return false;
+  return n;
 }
 
-static transfer *add(exec_op *op, transfer_kind kind, const void *buf, size_t nbytes) {
-  transfer *t = &op->transfers[op->ntransfers++];
-  *t = (transfer){.kind = kind, .io = {.buf = (void *)(uintptr_t)buf, .nbytes = nbytes, .tag = op->tag}};
-  return t;
-}
-
-static void launch(exec_op *op, transfer *t, int plan_peer) {
-  t->peer = real_peer(op, plan_peer);
-  if (t->kind == SEND)
-    channel_send(op->team->ch, t->peer, op->team->cls, &t->io);
-  else
-    channel_recv(op->team->ch, t->peer, op->team->cls, &t->io);
-}
-
-void wire_cancel(exec_op *op) {
-  for (int i = 0; i < op->ntransfers; i++)
-    if (op->transfers[i].io.status == LWCC_PENDING)
-      channel_cancel(op->team->ch, op->transfers[i].peer, op->team->cls, &op->transfers[i].io);
-  op->ntransfers = 0;
-}
-
-/* ---- rounds of messages ---- */
-
-static size_t staged_nbytes(const exec_op *op, const plan_step *s) {
-  bool stages = s->kind == STEP_RECV_REDUCE || (s->kind == STEP_RECV_COPY && being_sent(op, s));
-  return stages ? (length(op, s->chunk, s->n) + 63) & ~(size_t)63 : 0;
-}
-
-static void begin_step(exec_op *op, const plan_step *s, char **scratch) {
-  if (s->kind == STEP_SEND) {
-    const size_t *b = op->input_bounds;
-    size_t from = b[s->chunk] * op->width, to = b[s->chunk + s->n] * op->width;
-    launch(op, add(op, SEND, op->input + from, to - from), s->peer);
-    return;
+static int open_flight(exec_op *op, flight f, int plan_peer, bool roomy) {
+  flight *slot = get(op, op->end);
+  f.peer = op->team->ranks[(plan_peer + op->rotation) % op->team->size];
+  f.npieces = f.nbytes ? (f.nbytes + PIECE - 1) / PIECE : op->plan->collective == LWCC_BARRIER;
+  f.depth = roomy || f.npieces < DEPTH ? f.npieces : DEPTH;
+  f.ios = slot->ios;
+  f.slots = slot->slots;
+  f.ios_room = slot->ios_room;
+  f.slots_room = slot->slots_room;
+  if (f.kind == FLIGHT_FOLD || f.kind == FLIGHT_LOCAL) f.peer = -1;
+  for (uint64_t n = op->end; n > op->first && f.peer >= 0 && !f.before; n--) {
+    const flight *g = get(op, n - 1);
+    if (g->peer == f.peer && receives(g) == receives(&f)) f.before = n;
   }
-  size_t n = length(op, s->chunk, s->n), staged = staged_nbytes(op, s);
-  transfer_kind kind = s->kind == STEP_RECV_REDUCE ? RECV_REDUCE : staged ? RECV_STAGED : RECV_COPY;
-  char *to = op->data + at(op, s->chunk);
-  transfer *t = add(op, kind, staged ? *scratch : to, n);
-  t->to = to;
-  *scratch += staged;
-  launch(op, t, s->peer);
+  *slot = f;
+  op->end++;
+  if (f.peer < 0) return LWCC_OK;
+  TRY(exec_room(&slot->ios, &slot->ios_room, f.depth * sizeof(chan_io)));
+  if (!receives(&f) || f.kind == FLIGHT_COPY) return LWCC_OK;
+  return exec_room(&slot->slots, &slot->slots_room, f.depth * (f.nbytes < PIECE ? f.nbytes : PIECE));
 }
 
-static int begin_messages(exec_op *op) {
-  int first = round_first(op), end = op->plan->round_end[op->round];
-  size_t need = 0;
-  for (int i = first; i < end; i++) need += staged_nbytes(op, step_at(op, i));
-  TRY(exec_room(&op->scratch, &op->scratch_nbytes, need));
-  char *scratch = op->scratch;
-  for (int i = first; i < end; i++)
-    if (step_at(op, i)->kind <= STEP_RECV_REDUCE) begin_step(op, step_at(op, i), &scratch);
+static flight range(const exec_op *op, flight_kind kind, const plan_step *s) {
+  size_t at = chunk_at(op, s->chunk);
+  return (flight){.kind = kind, .at = at, .nbytes = chunk_at(op, s->chunk + s->n) - at, .step = s};
+}
+
+static int open_send(exec_op *op, const plan_step *s) {
+  flight f = range(op, FLIGHT_SEND, s);
+  if (op->plan->collective == LWCC_ALLTOALL) {
+    f.outside = true;
+    f.at = op->input_bounds[s->chunk] * op->width;
+    f.nbytes = op->input_bounds[s->chunk + s->n] * op->width - f.at;
+  }
+  return open_flight(op, f, s->peer, false);
+}
+
+static int open_receive(exec_op *op, const plan_step *s, int round) {
+  bool sent = false;
+  int from_peer = 0;
+  for (int i = round_first(op, round); i < op->plan->round_end[round]; i++) {
+    const plan_step *o = &op->plan->steps[i];
+    from_peer +=
+        o->kind == STEP_FOLD || (o->peer == s->peer && (o->kind == STEP_RECV_COPY || o->kind == STEP_RECV_REDUCE));
+    sent |= o->kind == STEP_SEND && o->chunk < s->chunk + s->n && s->chunk < o->chunk + o->n;
+  }
+  bool staged = sent && op->plan->collective != LWCC_ALLTOALL;
+  flight_kind kind = s->kind == STEP_RECV_REDUCE ? FLIGHT_REDUCE : staged ? FLIGHT_STAGED : FLIGHT_COPY;
+  return open_flight(op, range(op, kind, s), s->peer, from_peer > 1);
+}
+
+/* The owner takes the others' terms in rank order and folds them. */
+static int open_terms(exec_op *op, const plan_step *s) {
+  for (int r = 0; r < op->plan->size; r++)
+    if (r != op->plan->rank) TRY(open_flight(op, range(op, FLIGHT_TERM, s), r, false));
+  return open_flight(op, range(op, FLIGHT_FOLD, s), s->peer, false);
+}
+
+static int open_results(exec_op *op, const plan_step *s) {
+  if (s->peer != op->plan->rank) return open_flight(op, range(op, FLIGHT_COPY, s), s->peer, false);
+  for (int r = 0; r < op->plan->size; r++)
+    if (r != op->plan->rank) TRY(open_flight(op, range(op, FLIGHT_SEND, s), r, false));
   return LWCC_OK;
 }
 
-/* ---- rounds of folds: terms travel to the owner, results back ---- */
-
-static size_t fold_room(const exec_op *op, int chunk) {
-  return (length(op, chunk, 1) + 63) & ~(size_t)63;
+static int open_local(exec_op *op, const plan_step *s) {
+  flight f = range(op, FLIGHT_LOCAL, s);
+  f.outside = op->plan->collective == LWCC_ALLTOALL;
+  return open_flight(op, f, op->plan->rank, false);
 }
 
-static int begin_terms(exec_op *op) {
-  size_t need = 0;
-  int me = op->plan->rank, size = op->plan->size;
-  for (int i = round_first(op); i < op->plan->round_end[op->round]; i++)
-    if (step_at(op, i)->peer == me) need += (size_t)size * fold_room(op, step_at(op, i)->chunk);
-  TRY(exec_room(&op->scratch, &op->scratch_nbytes, need));
-  char *scratch = op->scratch;
-  for (int i = round_first(op); i < op->plan->round_end[op->round]; i++) {
-    const plan_step *s = step_at(op, i);
-    size_t n = length(op, s->chunk, 1);
-    if (s->peer != me) launch(op, add(op, SEND, op->data + at(op, s->chunk), n), s->peer);
-    for (int r = 0; r < size && s->peer == me; r++, scratch += fold_room(op, s->chunk))
-      if (r != me) launch(op, add(op, RECV_TERM, scratch, n), r);
-  }
-  return LWCC_OK;
-}
-
-static void fold_own(exec_op *op, const plan_step *s, char *terms) {
-  const void *src[64];
-  void *dst = op->data + at(op, s->chunk);
-  size_t count = op->bounds[s->chunk + 1] - op->bounds[s->chunk];
-  int size = op->plan->size, n = 0;
-  for (int r = 0; r < size; r++) {
-    src[n++] = r == op->plan->rank ? dst : (void *)(terms + (size_t)r * fold_room(op, s->chunk));
-    if (n < 64 && r < size - 1) continue;
-    op->fold(n, src, 1, &dst, count, 1.0);
-    src[0] = dst; /* more than 64 ranks: the partial result is the first term of the rest */
-    n = 1;
-  }
-}
-
-static void begin_results(exec_op *op) {
-  char *terms = op->scratch;
-  int me = op->plan->rank, size = op->plan->size;
-  op->ntransfers = 0;
-  op->folding = true;
-  for (int i = round_first(op); i < op->plan->round_end[op->round]; i++) {
-    const plan_step *s = step_at(op, i);
-    char *chunk = op->data + at(op, s->chunk);
-    size_t n = length(op, s->chunk, 1);
-    if (s->peer != me) {
-      launch(op, add(op, RECV_COPY, chunk, n), s->peer);
-      continue;
+/* Sends first, then receives, then the results of folds, then what stays within the rank: on both sides of a pair the
+ * messages have one order. */
+static int open_round(exec_op *op) {
+  int round = op->round++, me = op->plan->rank;
+  for (int pass = 0; pass < 4; pass++) {
+    for (int i = round_first(op, round); i < op->plan->round_end[round]; i++) {
+      const plan_step *s = &op->plan->steps[i];
+      bool fold = s->kind == STEP_FOLD, local = s->kind == STEP_COPY || s->kind == STEP_REDUCE;
+      if (pass == 0 && s->kind == STEP_SEND) TRY(open_send(op, s));
+      if (pass == 0 && fold && s->peer != me) TRY(open_flight(op, range(op, FLIGHT_SEND, s), s->peer, false));
+      if (pass == 1 && (s->kind == STEP_RECV_COPY || s->kind == STEP_RECV_REDUCE)) TRY(open_receive(op, s, round));
+      if (pass == 1 && fold && s->peer == me) TRY(open_terms(op, s));
+      if (pass == 2 && fold) TRY(open_results(op, s));
+      if (pass == 3 && local) TRY(open_local(op, s));
     }
-    fold_own(op, s, terms);
-    terms += (size_t)size * fold_room(op, s->chunk);
-    for (int r = 0; r < size; r++)
-      if (r != me) launch(op, add(op, SEND, chunk, n), r);
   }
-}
-
-/* ---- one round ---- */
-
-static bool is_fold_round(const exec_op *op) {
-  int first = round_first(op);
-  return first < op->plan->round_end[op->round] && step_at(op, first)->kind == STEP_FOLD;
-}
-
-static int begin_round(exec_op *op) {
-  int steps = op->plan->round_end[op->round] - round_first(op);
-  int need = is_fold_round(op) ? steps * op->plan->size : steps;
-  if (need > op->room) {
-    transfer *more = realloc(op->transfers, (size_t)need * sizeof *more);
-    if (!more) return os_fail(LWCC_ERR_SYSTEM, "no memory for %d messages of a round", need);
-    op->transfers = more;
-    op->room = need;
-  }
-  op->ntransfers = 0;
-  op->folding = false;
-  return is_fold_round(op) ? begin_terms(op) : begin_messages(op);
+  return LWCC_OK;
 }
 
 int wire_begin(exec_op *op) {
+  size_t most = 0, need;
+  for (int r = 0; r < op->plan->nrounds; r++)
+    if (flights_of(op, r) > most) most = flights_of(op, r);
+  op->capacity = 2 * most + 1;
+  op->first = op->end = 0;
   op->round = 0;
-  return op->plan->nrounds ? begin_round(op) : LWCC_OK;
+  op->upcoming = flights_of(op, 0);
+  TRY(exec_room(&op->sources, &op->sources_room, (size_t)op->plan->size * sizeof(void *)));
+  if (op->capacity <= op->flights_room) return LWCC_OK;
+  if (!mem_mul(op->capacity, sizeof(flight), &need)) need = SIZE_MAX;
+  flight *more = realloc(op->flights, need);
+  if (!more) return os_fail(LWCC_ERR_SYSTEM, "no memory for a round of %zu messages", most);
+  memset(more + op->flights_room, 0, (op->capacity - op->flights_room) * sizeof *more);
+  op->flights = more;
+  op->flights_room = op->capacity;
+  return LWCC_OK;
 }
 
-/* Put what has arrived where it belongs; sent: all sends of the round are done. */
-static bool take(exec_op *op, transfer *t, bool sent) {
-  size_t ready = t->io.done - t->taken, w = op->width;
-  if (t->kind < RECV_STAGED || t->kind == RECV_TERM || !ready || !sent) return false;
-  if (t->kind == RECV_REDUCE && t->io.done < t->io.nbytes && ready < SLICE) return false;
-  ready -= ready % w;
-  char *from = (char *)t->io.buf + t->taken, *to = t->to + t->taken;
-  if (t->kind == RECV_STAGED) {
-    reduce_copy(to, from, ready, 0);
+void wire_cancel(exec_op *op) {
+  for (; op->first < op->end; op->first++) {
+    const flight *f = get(op, op->first);
+    for (size_t piece = f->done; piece < f->posted; piece++)
+      channel_cancel(op->team->ch, f->peer, op->team->cls, io_of(f, piece));
+  }
+}
+
+void wire_free(exec_op *op) {
+  for (size_t i = 0; i < op->flights_room; i++) {
+    free(op->flights[i].ios);
+    free(op->flights[i].slots);
+  }
+  free(op->flights);
+  free(op->sources);
+}
+
+/* ---- moving ---- */
+
+/* How many bytes from the beginning of flight number's range no earlier flight has yet to write (or, unless reading, to
+ * send). */
+static size_t clear_nbytes(const exec_op *op, uint64_t number, bool reading) {
+  const flight *f = get(op, number);
+  size_t clear = f->nbytes;
+  for (uint64_t n = op->first; n < number && !f->outside; n++) {
+    const flight *g = get(op, n);
+    if (finished(g) || g->kind == FLIGHT_TERM || (g->kind == FLIGHT_SEND && (reading || g->outside))) continue;
+    if (g->at >= f->at + f->nbytes || f->at >= g->at + g->nbytes) continue;
+    size_t end = g->at + position(g, g->done);
+    size_t part = end > f->at ? end - f->at : 0;
+    if (part < clear) clear = part;
+  }
+  return clear;
+}
+
+static bool its_turn(const exec_op *op, const flight *f) {
+  if (f->before <= op->first) return true; /* none, or finished */
+  const flight *g = get(op, f->before - 1);
+  return g->posted == g->npieces;
+}
+
+static void post(exec_op *op, flight *f) {
+  chan_io *io = io_of(f, f->posted);
+  const char *place = (f->outside ? op->input : op->data) + f->at + position(f, f->posted);
+  void *buf = f->kind > FLIGHT_COPY ? slot_of(f, f->posted) : (void *)(uintptr_t)place; /* sends only read */
+  *io = (chan_io){.buf = buf, .nbytes = piece_nbytes(f, f->posted), .tag = op->tag, .status = LWCC_PENDING};
+  f->posted++;
+  if (f->kind == FLIGHT_SEND)
+    channel_send(op->team->ch, f->peer, op->team->cls, io);
+  else
+    channel_recv(op->team->ch, f->peer, op->team->cls, io);
+}
+
+static bool post_pieces(exec_op *op, uint64_t number) {
+  flight *f = get(op, number);
+  bool any = false;
+  if (f->posted == f->npieces || f->posted - f->done >= f->depth || !its_turn(op, f)) return false;
+  size_t clear = f->kind <= FLIGHT_COPY ? clear_nbytes(op, number, f->kind == FLIGHT_SEND) : f->nbytes;
+  while (f->posted < f->npieces && f->posted - f->done < f->depth && position(f, f->posted + 1) <= clear) {
+    post(op, f);
+    any = true;
+  }
+  return any;
+}
+
+static int lost(const exec_op *op, const flight *f, const chan_io *io) {
+  return os_fail(io->status, "%s %s: the connection to rank %d ended when %zu of %zu bytes were %s",
+                 collective_name(op->a.collective), op->name, f->peer, position(f, f->done) + io->done, f->nbytes,
+                 receives(f) ? "received" : "sent");
+}
+
+/* LWCC_OK: the piece has passed the channel. */
+static int passed(const exec_op *op, const flight *f, size_t piece) {
+  if (piece >= f->posted) return LWCC_PENDING;
+  const chan_io *io = io_of(f, piece);
+  return io->status < 0 ? lost(op, f, io) : io->status;
+}
+
+/* Put a received piece in its place. */
+static void apply(const exec_op *op, const flight *f) {
+  void *to = op->data + f->at + position(f, f->done), *from = slot_of(f, f->done);
+  size_t n = piece_nbytes(f, f->done);
+  if (f->kind == FLIGHT_STAGED)
+    reduce_copy(to, from, n, 0);
+  else if (f->kind == FLIGHT_REDUCE)
+    op->fold(2, (const void *[]){to, from}, 1, &to, n / op->width, 1.0);
+}
+
+static int settle(exec_op *op, uint64_t number, bool *any) {
+  flight *f = get(op, number);
+  size_t clear = SIZE_MAX;
+  while (f->kind != FLIGHT_TERM && f->done < f->npieces) {
+    int st = passed(op, f, f->done);
+    if (st < 0) return st;
+    if (st == LWCC_PENDING) break;
+    if (f->kind > FLIGHT_COPY && clear == SIZE_MAX) clear = clear_nbytes(op, number, false);
+    if (position(f, f->done + 1) > clear) break;
+    apply(op, f);
+    f->done++;
+    *any = true;
+  }
+  return LWCC_OK;
+}
+
+/* The terms are the size - 1 flights before the fold. */
+static flight *term(const exec_op *op, uint64_t fold, int r) {
+  uint64_t first = fold - ((uint64_t)op->plan->size - 1);
+  return get(op, first + (uint64_t)(r < op->plan->rank ? r : r - 1));
+}
+
+static int settle_fold(exec_op *op, uint64_t number, bool *any) {
+  flight *f = get(op, number);
+  const void **src = (void *)op->sources;
+  int size = op->plan->size, me = op->plan->rank;
+  size_t clear = f->npieces ? clear_nbytes(op, number, false) : 0;
+  for (; f->done < f->npieces && position(f, f->done + 1) <= clear; f->done++) {
+    void *own = op->data + f->at + position(f, f->done);
+    for (int r = 0; r < size; r++) {
+      int st = r == me ? LWCC_OK : passed(op, term(op, number, r), f->done);
+      if (st != LWCC_OK) return st < 0 ? st : LWCC_OK;
+      src[r] = r == me ? own : slot_of(term(op, number, r), f->done);
+    }
+    op->fold(size, src, 1, &own, piece_nbytes(f, f->done) / op->width, 1.0);
+    for (int r = 0; r < size; r++)
+      if (r != me) term(op, number, r)->done++;
+    *any = true;
+  }
+  return LWCC_OK;
+}
+
+/* Only alltoall's own block passes the proof, and it depends on nothing; others wait for all that is before them. */
+static void settle_local(exec_op *op, uint64_t number, bool *any) {
+  flight *f = get(op, number);
+  const plan_step *s = f->step;
+  if (finished(f) || (number != op->first && !f->outside)) return;
+  void *dst = op->data + f->at;
+  const char *src = op->input + op->input_bounds[s->src] * op->width;
+  if (s->kind == STEP_COPY)
+    reduce_copy(dst, src, f->nbytes, 0);
+  else
+    op->fold(2, (const void *[]){dst, src}, 1, &dst, f->nbytes / op->width, 1.0);
+  f->done = f->npieces;
+  *any = true;
+}
+
+static int move(exec_op *op, uint64_t number, bool *any) {
+  flight *f = get(op, number);
+  if (f->kind == FLIGHT_LOCAL) {
+    settle_local(op, number, any);
+  } else if (f->kind == FLIGHT_FOLD) {
+    TRY(settle_fold(op, number, any));
   } else {
-    const void *src[2] = {to, from};
-    void *dst[1] = {to};
-    op->fold(2, src, 1, dst, ready / w, 1.0);
+    TRY(settle(op, number, any));
+    *any |= post_pieces(op, number);
   }
-  t->taken += ready;
-  return true;
-}
-
-static void local_steps(exec_op *op) {
-  for (int i = round_first(op); i < op->plan->round_end[op->round]; i++) {
-    const plan_step *s = step_at(op, i);
-    if (s->kind != STEP_COPY && s->kind != STEP_REDUCE) continue;
-    char *dst = op->data + at(op, s->chunk);
-    const char *src = op->input + op->input_bounds[s->src] * op->width;
-    size_t n = length(op, s->chunk, 1);
-    const void *both[2] = {dst, src};
-    if (s->kind == STEP_COPY)
-      reduce_copy(dst, src, n, 0);
-    else
-      op->fold(2, both, 1, (void *[]){dst}, n / op->width, 1.0);
-  }
-}
-
-/* LWCC_OK when all transfers of the round are in place. */
-static int advance(exec_op *op, bool *progress_out) {
-  bool sent = true, pending = false;
-  for (int i = 0; i < op->ntransfers; i++) {
-    const transfer *t = &op->transfers[i];
-    if (t->io.status < 0)
-      return os_fail(t->io.status, "%s %s: a message was lost with its peer", collective_name(op->a.collective),
-                     op->name);
-    if (t->kind == SEND && t->io.status == LWCC_PENDING) sent = false;
-  }
-  for (int i = 0; i < op->ntransfers; i++) {
-    transfer *t = &op->transfers[i];
-    *progress_out |= take(op, t, sent);
-    bool placed = t->kind < RECV_STAGED || t->kind == RECV_TERM || t->taken == t->io.nbytes;
-    pending |= t->io.status == LWCC_PENDING || !placed;
-  }
-  return pending ? LWCC_PENDING : LWCC_OK;
+  while (op->first < op->end && finished(get(op, op->first))) op->first++;
+  return LWCC_OK;
 }
 
 int wire_step(exec_op *op, bool *progress_out) {
-  while (op->round < op->plan->nrounds) {
-    int st = advance(op, progress_out);
-    if (st != LWCC_OK) return st;
-    *progress_out = true;
-    if (is_fold_round(op) && !op->folding) {
-      begin_results(op);
-      continue;
+  bool any;
+  do {
+    any = false;
+    while (op->round < op->plan->nrounds && op->end - op->first + op->upcoming < op->capacity) {
+      TRY(open_round(op));
+      op->upcoming = flights_of(op, op->round);
+      any = true;
     }
-    local_steps(op);
-    if (++op->round < op->plan->nrounds) TRY(begin_round(op));
-  }
-  return LWCC_OK;
+    for (uint64_t n = op->first; n < op->end; n++) TRY(move(op, n, &any));
+    *progress_out |= any;
+  } while (any);
+  return op->first == op->end && op->round == op->plan->nrounds ? LWCC_OK : LWCC_PENDING;
 }

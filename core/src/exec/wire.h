@@ -1,19 +1,33 @@
-/* A plan under way over the channel. Between exec.c and wire.c only. */
+/* A plan under way over the channel. Between exec.c, narrow.c and wire.c only. */
 #ifndef EXEC_WIRE_H
 #define EXEC_WIRE_H
 #include "exec/exec.h"
 #include "exec/reduce.h"
 #include "plan/ir.h"
 
-typedef enum { SEND, RECV_COPY, RECV_STAGED, RECV_REDUCE, RECV_TERM } transfer_kind;
+typedef enum {
+  FLIGHT_SEND,
+  FLIGHT_COPY,   /* a receive straight into its place */
+  FLIGHT_STAGED, /* a receive whose place is still being sent */
+  FLIGHT_REDUCE, /* a receive that is added */
+  FLIGHT_TERM,   /* a receive for the fold that follows */
+  FLIGHT_FOLD,   /* no message: the reduction of the terms before it */
+  FLIGHT_LOCAL   /* no message: copy or reduce within this rank */
+} flight_kind;
 
+/* What one step of the plan has to do, in pieces: the i-th piece of a send meets the i-th piece of the receive. */
 typedef struct {
-  chan_io io;
-  transfer_kind kind;
-  char *to;     /* where the payload belongs; NULL for sends */
-  int peer;     /* global rank */
-  size_t taken; /* bytes of it that are in place */
-} transfer;
+  flight_kind kind;
+  int peer;                     /* global rank */
+  bool outside;                 /* reads IN, which nobody writes (alltoall) */
+  size_t at, nbytes;            /* range of D; outside: of IN */
+  size_t npieces, posted, done; /* pieces in all, given to the channel, finished; done <= posted <= done + depth */
+  size_t depth;                 /* pieces under way at most */
+  uint64_t before;              /* number + 1 of the flight before, with the same peer and direction; 0: none */
+  const plan_step *step;        /* LOCAL */
+  char *ios, *slots;            /* chan_io[depth]; receives that are not COPY: depth places for pieces */
+  size_t ios_room, slots_room;
+} flight;
 
 struct exec_op {
   exec_team *team;
@@ -28,24 +42,27 @@ struct exec_op {
   size_t width;         /* bytes of an element */
   size_t *bounds;       /* [nchunks + 1]: element offsets of D's chunks */
   size_t *input_bounds; /* of IN's chunks; == bounds unless alltoall */
-  reduce_fold_fn fold;
-  int round;
-  bool folding;        /* the second half of a round of folds: results travel */
-  transfer *transfers; /* of the round */
-  int ntransfers, room;
-  char *scratch, *work; /* scratch: receives of the round; work: D where the output cannot be */
-  size_t scratch_nbytes, work_nbytes;
   size_t bounds_room;
-  lwcc_plan *turned; /* owned: the plan of a broadcast whose root is not index 0 */
-  char *wide;        /* narrow.c: 64-bit copies */
+  reduce_fold_fn fold;
+  char *work; /* D where the output cannot be */
+  size_t work_nbytes;
+  flight *flights; /* a ring: flight number n is flights[n % capacity] */
+  size_t capacity, flights_room;
+  char *sources; /* pointers of one fold */
+  size_t sources_room;
+  uint64_t first, end; /* numbers of the oldest unfinished flight, and of the next */
+  int round;           /* the next to be opened */
+  size_t upcoming;     /* its flights */
+  char *wide;          /* narrow.c: 64-bit copies */
   size_t wide_nbytes;
   int narrow_dtype; /* the caller's type; -1: unchanged */
   void *narrow_out;
 };
 
-int wire_begin(exec_op *op);                    /* the first round */
+int wire_begin(exec_op *op);                    /* takes memory; posts nothing */
 int wire_step(exec_op *op, bool *progress_out); /* as exec_step */
 void wire_cancel(exec_op *op);                  /* take back what is still under way */
+void wire_free(exec_op *op);                    /* the flights' memory */
 int narrow_begin(exec_op *op);                  /* see narrow.c */
 void narrow_end(exec_op *op);
 int exec_room(char **buffer, size_t *room, size_t nbytes); /* grow, contents lost; 64-byte aligned */
