@@ -1,8 +1,9 @@
 """Every tests/fuzz/fuzz_*.c is a short run under ASan and UBSan: clang's fuzzer where its runtime is present, else
-driver.c. Seeds are the files of tests/fuzz/seeds/<name>/."""
+driver.c. Seeds are the files of tests/fuzz/seeds/<name>/; fuzz_<name>.options holds flags of the fuzzer's own."""
 
 from __future__ import annotations
 
+import configparser
 import importlib.util
 import os
 import shutil
@@ -36,6 +37,13 @@ def has_fuzzer() -> bool:
     return subprocess.run(command, input=program, text=True, capture_output=True, check=False).returncode == 0
 
 
+def own_flags(source: Path) -> list[str]:
+    """Return what the target's .options file asks of the fuzzer."""
+    options = configparser.ConfigParser()
+    options.read(source.with_suffix(".options"))
+    return [f"-{k}={v}" for k, v in options["libfuzzer"].items()] if "libfuzzer" in options else []
+
+
 class FuzzItem(pytest.Item):
     """One fuzz target."""
 
@@ -51,7 +59,7 @@ class FuzzItem(pytest.Item):
             program = archive.parent / self.source.stem
             link = ["clang", "-O1", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]
             limit = f"-max_total_time={SECONDS}" if SECONDS else f"-runs={RUNS}"
-            extra, sources = [limit, f"-seed={SEED}"], [str(self.source)]
+            extra, sources = [limit, f"-seed={SEED}", *own_flags(self.source)], [str(self.source)]
             arguments = [*extra, *map(str, seeds)]
             if seeds:
                 work = archive.parent / f"{self.source.stem}-corpus"

@@ -62,14 +62,29 @@ static void fail_protocol(engine *e, const char *what, int peer) {
 
 /* ---- obeying the log ---- */
 
+/* Are these numbers of rows possible, and mine what I asked for? They become lengths. */
+static bool values_fit(const pset *ps, const signature *s, const int64_t *v, size_t n) {
+  int64_t rows = 0;
+  size_t size = (size_t)ps->size, me = (size_t)ps->me, elements;
+  for (size_t i = 0; i < n; i++)
+    if (v[i] < 0 || __builtin_add_overflow(rows, v[i], &rows)) return false;
+  if (!mem_mul((size_t)rows, signature_row_count(s), &elements) || elements > PTRDIFF_MAX / sizeof(double))
+    return false;
+  if (s->collective == LWCC_ALLGATHER) return v[me] == s->shape[0];
+  for (size_t d = 0; d < size && n; d++)
+    if (v[me * size + d] != (s->nsplits ? s->splits[d] : s->shape[0] / (int64_t)size)) return false;
+  return true;
+}
+
 static int obey_new(engine *e, pset *ps, reader *r) {
   char name[NAME_CAP];
   uint32_t id = read_u32(r);
   int collective = read_u8(r);
   read_text(r, name, sizeof name);
   uint32_t n = read_u32(r);
-  size_t size = (size_t)ps->size, expected = collective == LWCC_ALLGATHER ? size : size * size;
-  if (r->bad || (n && n != expected)) return os_fail(LWCC_ERR_PROTOCOL, "malformed NEW entry");
+  size_t size = (size_t)ps->size;
+  size_t expected = collective == LWCC_ALLGATHER ? size : collective == LWCC_ALLTOALL ? size * size : 0;
+  if (r->bad || n != expected) return os_fail(LWCC_ERR_PROTOCOL, "malformed NEW entry");
   void *values = NULL;
   if (n) TRY(mem_zeroed(n, sizeof(int64_t), &values));
   if (n) read_into(r, values, n * sizeof(int64_t));
@@ -80,32 +95,53 @@ static int obey_new(engine *e, pset *ps, reader *r) {
     return atomic_load(&ps->left) >= 0 ? LWCC_OK : os_fail(LWCC_ERR_PROTOCOL, "NEW for \"%s\", not asked for", name);
   }
   cached *c;
+  if (q->in_lane || cached_by_id(ps, id) || !values_fit(ps, &q->sig, values, n)) {
+    free(values);
+    return os_fail(LWCC_ERR_PROTOCOL, "NEW for \"%s\" does not answer what was asked", name);
+  }
   TRY(cached_store(ps, q, id, values, &c));
   c->pending = q;
   return LWCC_OK;
 }
 
+/* May it share a bucket with the first one? */
+static bool fits_bucket(const bucket *b, const request *r) {
+  if (b->n == 0) return true;
+  const signature *first = &b->members[0].r->sig;
+  return r->sig.collective == LWCC_ALLREDUCE && first->collective == LWCC_ALLREDUCE && r->sig.dtype == first->dtype;
+}
+
+/* NULL: a member is not waiting for this. Takes what waits. */
+static bucket *collect_members(pset *ps, bucket *b, const uint8_t *ids, uint32_t n, uint32_t *bad_out) {
+  for (uint32_t i = 0; i < n; i++) {
+    memcpy(bad_out, ids + i * sizeof(uint32_t), sizeof(uint32_t));
+    cached *c = cached_by_id(ps, *bad_out);
+    if (!c || !c->pending || !fits_bucket(b, c->pending)) {
+      for (int k = 0; k < b->n; k++) b->members[k].answer->pending = b->members[k].r;
+      return NULL;
+    }
+    b->members[b->n].r = c->pending;
+    b->members[b->n++].answer = c;
+    c->pending = NULL; /* at once: no id comes twice */
+  }
+  return b;
+}
+
 static int obey_run(pset *ps, reader *r) {
-  uint32_t n = read_u32(r);
+  uint32_t n = read_u32(r), bad = 0;
   if (r->bad || !n || n > (size_t)(r->end - r->at) / sizeof(uint32_t))
     return os_fail(LWCC_ERR_PROTOCOL, "malformed RUN entry");
   void *memory;
   TRY(mem_zeroed(1, sizeof(bucket) + n * sizeof(((bucket *)0)->members[0]), &memory));
-  bucket *b = memory;
-  for (uint32_t i = 0; i < n; i++) {
-    uint32_t id = read_u32(r);
-    cached *c = cached_by_id(ps, id);
-    if (!c || !c->pending) {
-      free(b);
-      return atomic_load(&ps->left) >= 0 ? LWCC_OK : os_fail(LWCC_ERR_PROTOCOL, "RUN for id %u, not asked for", id);
-    }
-    b->members[i].r = c->pending;
-    b->members[i].answer = c;
-    b->n++;
+  const uint8_t *ids = r->at;
+  r->at += n * sizeof(uint32_t);
+  bucket *b = collect_members(ps, memory, ids, n, &bad);
+  if (!b) {
+    free(memory);
+    return atomic_load(&ps->left) >= 0 ? LWCC_OK : os_fail(LWCC_ERR_PROTOCOL, "RUN for id %u, not asked for", bad);
   }
-  for (uint32_t i = 0; i < n; i++) {
+  for (int i = 0; i < b->n; i++) {
     b->members[i].r->in_lane = true;
-    b->members[i].answer->pending = NULL;
     b->members[i].answer->users++;
   }
   return lane_append(ps, b);

@@ -275,7 +275,7 @@ static int settle(exec_op *op, uint64_t number, bool *any) {
     if (st == LWCC_PENDING) break;
     if (f->kind > FLIGHT_COPY && clear == SIZE_MAX) clear = clear_nbytes(op, number, false);
     if (position(f, f->done + 1) > clear) break;
-    apply(op, f);
+    if (f->kind > FLIGHT_COPY) apply(op, f);
     f->done++;
     *any = true;
   }
