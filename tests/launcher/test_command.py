@@ -132,7 +132,7 @@ def test_default_signals_are_restored_in_the_ranks(lwccrun: Any) -> None:
     assert code == 0
     masks = [int(line.split()[-1], 16) for line in out.splitlines()]
     assert len(masks) == 2
-    # 32 and 33 are the C library's own; posix_spawn, as make uses it, passes one on as ignored, and no program can change it
+    # 32 and 33 are the C library's own: its posix_spawn, as make uses it, leaves one ignored
     assert [mask & ~(0b11 << 31) for mask in masks] == [0, 0]
 
 
