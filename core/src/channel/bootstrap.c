@@ -202,6 +202,7 @@ static int connect_everybody(joining *j) {
 
 static int make_links(joining *j, transport_link **links_out) {
   int me = j->b->job.rank, index = 0;
+  double limit_s = env_real(ENV_PEER_TIMEOUT);
   for (int i = 0; i < j->b->job.size; i++) {
     int *fds = j->fds[i];
     bool mate = index < j->parts.size && j->mates[index] == i;
@@ -209,6 +210,7 @@ static int make_links(joining *j, transport_link **links_out) {
       TRY(transport_shm_open(i, share_rings(&j->parts, index), me > i, fds[SOCKET_RING], &links_out[i]));
       fds[SOCKET_RING] = -1;
     } else if (i != me) {
+      sock_watch_tcp(fds[LINK_CONTROL], limit_s); /* the others may stay full as long as a rank is busy elsewhere */
       TRY(transport_tcp_open(i, fds, &links_out[i]));
       for (int k = 0; k < SOCKET_RING; k++) fds[k] = -1;
     }
