@@ -230,13 +230,18 @@ def wait(ticket: int, timeout: Optional[float] = None) -> None:
         PeerLost: a rank died.
         ShutDown: the job was shut down.
     """
-    status = _wait(ticket, _SLICE_S if timeout is None else min(timeout, _SLICE_S))
-    while status == _TIMEOUT and lib.lwcc_poll(ticket) == _PENDING:
+    left = _SLICE_S if timeout is None else timeout
+    status = _wait(ticket, min(left, _SLICE_S))
+    while status == _TIMEOUT:
+        status = lib.lwcc_poll(ticket)  # done since, or failed by a time limit of its own?
+        if status != _PENDING:
+            break
+        status = _TIMEOUT
         if timeout is not None:
-            timeout -= _SLICE_S
-            if timeout <= 0:
+            left -= _SLICE_S
+            if left <= 0:
                 break
-        status = _wait(ticket, _SLICE_S if timeout is None else min(timeout, _SLICE_S))
+        status = _wait(ticket, min(left, _SLICE_S))
     if status < 0:
         raise context.failure(status)
 
@@ -330,9 +335,10 @@ class Ticket:
             try:
                 wait(ticket, timeout)
             except (RuntimeError, ValueError) as error:
-                failure = error
-                if self._id and lib.lwcc_poll(ticket) == _PENDING:
+                status = lib.lwcc_poll(ticket) if self._id else 0
+                if status == _PENDING:
                     raise
+                failure = error if status < 0 else None  # it may have ended well just after its time limit
         elif ticket:
             failure = context.failure(lib.LWCC_ERR_SHUTDOWN, f'lwcc: shut down before "{self.name}" was waited for')
         with _completion:

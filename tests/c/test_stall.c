@@ -1,4 +1,5 @@
 /* A request that some rank lacks: failed after the limit, with the missing rank in the text, and the job goes on. */
+#include "coord/tally.h"
 #include "engines.h"
 
 static pthread_barrier_t all;
@@ -89,8 +90,28 @@ static void test_a_late_rank_does_not_confuse_the_count(void) {
   }
 }
 
+/* Ctrl-Z for a minute while a request is pending must not make a stall of it. */
+static void test_time_in_which_the_process_is_stopped_does_not_count(void) {
+  const uint64_t second = 1000000000;
+  int ranks[2] = {0, 1};
+  pset *ps;
+  CHECK(pset_create(0, ranks, 2, 0, &ps) == LWCC_OK && ps->co, "%s", os_error());
+  uint64_t clock = 50 * second, t = coordinator_now(ps->co, clock);
+  CHECK(coordinator_now(ps->co, clock += 90 * second) - t == 90 * second, "idle time counts");
+  ps->co->waiting = 1;
+  t = coordinator_now(ps->co, clock);
+  for (int i = 0; i < 10; i++) coordinator_now(ps->co, clock += second / 2);
+  CHECK(coordinator_now(ps->co, clock) - t == 5 * second, "waiting time counts");
+  t = coordinator_now(ps->co, clock);
+  CHECK(coordinator_now(ps->co, clock += 90 * second) - t <= second, "a stop of 90 s counts");
+  CHECK(coordinator_now(ps->co, clock += second) - t <= 2 * second, "what counts goes on");
+  ps->co->waiting = 0;
+  pset_free(ps);
+}
+
 int main(void) {
   alarm(200);
+  test_time_in_which_the_process_is_stopped_does_not_count();
   log_set_level(LOG_ERROR);
   test_a_missing_rank_is_named_and_the_job_goes_on();
   test_a_late_rank_does_not_confuse_the_count();

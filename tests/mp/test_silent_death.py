@@ -34,7 +34,8 @@ except lwcc.PeerLost as error:
 SCENE = """
 import os, subprocess, sys
 def sh(text): subprocess.run(text, shell=True, check=True)
-far = subprocess.Popen(["unshare", "--net", "sh", "-c", "echo up; exec cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+far = subprocess.Popen(["unshare", "--net", "sh", "-c", "echo up; exec cat"], **pipes)
 far.stdout.readline()
 into = f"nsenter --target {far.pid} --net"
 sh(f"ip link add va type veth peer name vb netns {far.pid}")

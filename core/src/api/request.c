@@ -192,8 +192,7 @@ int lwcc_wait(lwcc_ticket t, double timeout_s) {
   if (!r) return e ? LWCC_ERR_INVALID : LWCC_ERR_SHUTDOWN;
   int st = engine_wait(e, r, timeout_s < 0 ? 0 : clock_deadline(timeout_s));
   if (st == LWCC_PENDING)
-    return os_fail(LWCC_ERR_TIMEOUT, "\"%s\" is still pending after the %g s that this wait allows", r->name,
-                   timeout_s);
+    return os_fail(LWCC_ERR_TIMEOUT, "\"%s\" is still pending at the end of the time that this wait allows", r->name);
   return report(r, st);
 }
 

@@ -268,7 +268,7 @@ static int decide(coordinator *co, tally *t) {
 
 static int mark(coordinator *co, tally *t, int from, int kind) {
   if (t->asked[from]) return os_fail(LWCC_ERR_PROTOCOL, "rank %d asked twice for \"%s\"", co->ps->ranks[from], t->name);
-  uint64_t now = clock_ns();
+  uint64_t now = coordinator_now(co, clock_ns());
   if (!t->since_ns) {
     t->since_ns = now;
     t->warn_at_ns = now + co->limits.warn_ns;

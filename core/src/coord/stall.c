@@ -7,8 +7,15 @@
 #include "os/log.h"
 #include "os/status.h"
 
-enum { LOOK_NS = 500000000 };         /* at least so often while something is pending */
+#define STILL_NS UINT64_C(2000000000) /* nobody looked for so long: the process stood still */
 #define CLASH_NS UINT64_C(1000000000) /* so long may two collectives under one name each wait for the other's ranks */
+
+uint64_t coordinator_now(coordinator *co, uint64_t clock) {
+  uint64_t gap = clock - co->seen_ns;
+  if (co->waiting && gap > STILL_NS) co->still_ns += gap - LOOK_NS;
+  co->seen_ns = clock;
+  return clock - co->still_ns;
+}
 
 static void append(char *out, size_t cap, const char *text) {
   size_t n = strlen(out);
@@ -106,8 +113,9 @@ static uint64_t due(const coordinator *co, const tally *t, uint64_t now) {
   return next;
 }
 
-uint64_t coordinator_stall(coordinator *co, uint64_t now) {
+uint64_t coordinator_stall(coordinator *co) {
   bool again = co->waiting > 0;
+  uint64_t now = coordinator_now(co, clock_ns());
   uint64_t next = now + LOOK_NS;
   while (again) { /* a failure may free any tally of its group, so begin anew after each */
     again = false;
@@ -119,13 +127,5 @@ uint64_t coordinator_stall(coordinator *co, uint64_t now) {
       if (!again && due(co, t, now) < next) next = due(co, t, now);
     }
   }
-  return co->waiting ? next : 0;
-}
-
-void coordinator_pause(coordinator *co, uint64_t pause_ns) {
-  for (tally *t = co->oldest; t; t = t->newer) {
-    if (!t->since_ns) continue;
-    t->since_ns += pause_ns;
-    t->warn_at_ns += pause_ns;
-  }
+  return co->waiting ? next + co->still_ns : 0;
 }
