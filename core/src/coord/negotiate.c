@@ -130,7 +130,7 @@ void tally_fail(coordinator *co, tally *t, int status, const char *text) {
   t->id ? tally_settled(co, t) : free_tally(co, t);
 }
 
-static tally *find_name(const coordinator *co, int collective, const char *name) {
+tally *tally_find(const coordinator *co, int collective, const char *name) {
   for (name_node *n = names_first(&co->by_name, name_hash(name, (uint64_t)collective)); n; n = names_next(n)) {
     tally *t = OWNER(tally, by_name, n);
     if (t->collective == collective && strcmp(t->name, name) == 0) return t;
@@ -218,13 +218,20 @@ static int collect_values(coordinator *co, tally *t, int64_t **out, uint32_t *n_
   return LWCC_OK;
 }
 
+/* Few steps a call: of names that are being asked for there may be far more than the capacity. They count as used. */
 static void evict_some(coordinator *co) {
-  for (tally *t = co->oldest, *next; t && co->known > co->limits.capacity; t = next) {
-    next = t->newer;
-    if (!t->id || t->nasked || t->ready) continue;
-    bytes_u8(&co->log, ENTRY_EVICT);
-    bytes_u32(&co->log, t->id);
-    free_tally(co, t);
+  tally *t = co->oldest;
+  for (int steps = 0; t && steps < 8 && co->known > co->limits.capacity; steps++) {
+    tally *next = t->newer;
+    if (!t->id || t->nasked || t->ready) {
+      unlink_age(co, t);
+      link_newest(co, t);
+    } else {
+      bytes_u8(&co->log, ENTRY_EVICT);
+      bytes_u32(&co->log, t->id);
+      free_tally(co, t);
+    }
+    t = next;
   }
 }
 
@@ -303,7 +310,7 @@ static int take_request(coordinator *co, int from, reader *r) {
   int32_t priority = (int32_t)read_u32(r);
   signature_read(r, &s);
   r->bad |= !splits_fit(&s, co->ps->size);
-  tally *t = r->bad ? NULL : find_name(co, s.collective, name);
+  tally *t = r->bad ? NULL : tally_find(co, s.collective, name);
   int st = r->bad ? LWCC_ERR_PROTOCOL : LWCC_OK;
   if (!r->bad && !t) st = make_tally(co, s.collective, name, &t);
   void *memory = NULL;

@@ -54,8 +54,9 @@ struct coordinator {
 enum { LOOK_NS = 500000000 };                                 /* while something is pending, at least so often */
 uint64_t coordinator_now(coordinator *co, uint64_t clock_ns); /* stall.c: a clock that stops with the process */
 /* negotiate.c */
-void tally_fail(coordinator *co, tally *t, int status, const char *text); /* ERROR on every rank; t may be freed */
-void tally_settled(coordinator *co, tally *t);                            /* it ran: count anew */
+void tally_fail(coordinator *co, tally *t, int status, const char *text);   /* ERROR on every rank; t may be freed */
+tally *tally_find(const coordinator *co, int collective, const char *name); /* NULL: unknown */
+void tally_settled(coordinator *co, tally *t);                              /* it ran: count anew */
 /* What the rank of this index asked for; of a group it is right about, of shape[0] and splits only if it is fresh. */
 static inline const signature *asked_for(const tally *t, int index) {
   return t->fresh[index] ? t->fresh[index] : &t->agreed;
