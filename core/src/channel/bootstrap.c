@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "channel/connect.h"
@@ -72,10 +73,21 @@ static int name_self(bootstrap *b) {
   return sock_own_address(e->target.address, sizeof e->target.address);
 }
 
+/* Three sockets for each rank, two of a mate, and its regions; the limit that shells set is often lower than need be.
+ */
+static void want_descriptors(int size) {
+  struct rlimit limit;
+  rlim_t enough = 256 + 4 * (rlim_t)size;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= enough) return;
+  limit.rlim_cur = enough < limit.rlim_max ? enough : limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit); /* a wish: what does not suffice is told where it fails */
+}
+
 int bootstrap_open(const lwcc_job *job, bootstrap **out) {
   if (job->size < 1 || job->rank < 0 || job->rank >= job->size || !job->secret)
     return os_fail(LWCC_ERR_INVALID, "open: rank %d of %d ranks; expected 0 <= rank < size and a secret", job->rank,
                    job->size);
+  want_descriptors(job->size);
   bootstrap *b;
   TRY(mem_zeroed(1, sizeof *b, (void **)&b));
   memcpy(b->secret, job->secret, sizeof b->secret);
