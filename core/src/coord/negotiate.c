@@ -235,11 +235,8 @@ static void evict_some(coordinator *co) {
   }
 }
 
-static int accept(coordinator *co, tally *t) {
+static int accept(coordinator *co, tally *t, int64_t *values, uint32_t n) {
   signature first;
-  int64_t *values;
-  uint32_t n;
-  TRY(collect_values(co, t, &values, &n));
   asked_signature(co, t, 0, &first);
   int st = t->fresh[0] ? signature_copy(&t->agreed, &first) : LWCC_OK;
   if (t->id) names_remove(&co->by_id, &t->by_id), co->known--;
@@ -258,15 +255,25 @@ static int accept(coordinator *co, tally *t) {
   return LWCC_OK;
 }
 
+static int refuse(coordinator *co, tally *t, int status, const char *text) {
+  groups_fail(co, t, status, text);
+  tally_fail(co, t, status, text);
+  return LWCC_OK;
+}
+
 static int decide(coordinator *co, tally *t) {
   char text[TEXT_CAP];
   if (t->nnew) {
-    if (!agree(co, t, text, sizeof text)) {
-      groups_fail(co, t, LWCC_ERR_MISMATCH, text);
-      tally_fail(co, t, LWCC_ERR_MISMATCH, text);
-      return LWCC_OK;
+    int64_t *values;
+    uint32_t n;
+    if (!agree(co, t, text, sizeof text)) return refuse(co, t, LWCC_ERR_MISMATCH, text);
+    TRY(collect_values(co, t, &values, &n));
+    if (n && !signature_rows_fit(asked_for(t, 0), values, n)) {
+      free(values);
+      snprintf(text, sizeof text, "\"%s\": too large: the rows of all ranks together", t->name);
+      return refuse(co, t, LWCC_ERR_INVALID, text);
     }
-    TRY(accept(co, t));
+    TRY(accept(co, t, values, n));
   }
   ready_add(co, t);
   evict_some(co);
