@@ -208,6 +208,8 @@ def DistributedOptimizer(
     """
     if isinstance(optimizer, Distributed):
         raise ValueError("lwcc: this optimizer is distributed already")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"lwcc: DistributedOptimizer needs a torch.optim.Optimizer, not {type(optimizer).__name__}")
     if num_groups:
         warnings.warn("num_groups is deprecated, use groups", DeprecationWarning, stacklevel=2)
     options = _options(op, compression, gradient_predivide_factor, bucket_bytes)
