@@ -56,7 +56,7 @@ int sock_listen_tcp(const char *address, int *fd_out, int *port_out) {
 
 int sock_listen_unix(const char *name, int *fd_out) {
   struct sockaddr_un a;
-  socklen_t n;
+  socklen_t n = 0;
   TRY(unix_address(name, &a, &n));
   int fd = socket(AF_UNIX, flags, 0);
   if (fd < 0 || bind(fd, (struct sockaddr *)&a, n) != 0 || listen(fd, SOMAXCONN) != 0)
@@ -77,7 +77,7 @@ int sock_connect_tcp(const char *address, int port, int *fd_out) {
 
 int sock_connect_unix(const char *name, int *fd_out) {
   struct sockaddr_un a;
-  socklen_t n;
+  socklen_t n = 0;
   TRY(unix_address(name, &a, &n));
   int fd = socket(AF_UNIX, flags, 0);
   if (fd < 0 || connect(fd, (struct sockaddr *)&a, n) != 0) return fail_close(fd, "unix: connecting to", name);
