@@ -110,9 +110,3 @@ def _need_row_per_rank(array: Any, process_set: Optional[ProcessSet]) -> None:
 def barrier(*, process_set: Optional[ProcessSet] = None) -> None:
     """Return when every rank of the set has called it."""
     _check(lib.lwcc_raw_barrier(set_id(process_set)))
-
-
-def force_algorithm(collective: str, name: Optional[str]) -> None:
-    """Use this algorithm for the raw calls of this process (the same on all ranks); None: select again."""
-    number = ops.collective_number(collective)
-    _check(lib.lwcc_raw_algorithm(number, ffi.NULL if name is None else name.encode()))

@@ -14,17 +14,6 @@
 enum { LOOK = 1000 };
 #define LEFT_GRACE_NS UINT64_C(2000000000)
 
-static char forced[LWCC_COLLECTIVES][ALGORITHM_CAP]; /* lwcc_raw_algorithm; not while raw calls run */
-
-int lwcc_raw_algorithm(int32_t collective, const char *name) {
-  if (collective < 0 || collective >= LWCC_COLLECTIVES)
-    return os_fail(LWCC_ERR_INVALID, "lwcc_raw_algorithm: collective %d is unknown", collective);
-  if (name && name[0] && strcmp(name, "shm") != 0 && !algo_find(collective, name))
-    return os_fail(LWCC_ERR_INVALID, "no %s algorithm \"%.60s\"", collective_name(collective), name);
-  os_copy_text(forced[collective], ALGORITHM_CAP, name ? name : "");
-  return LWCC_OK;
-}
-
 /* ---- over shared memory ---- */
 
 typedef struct {
@@ -73,11 +62,11 @@ static int turn_until_done(engine *e, watch *w, exec_op *op) {
 static int run_wire(engine *e, pset *ps, const coll_args *a) {
   watch w = {.e = e, .ps = ps};
   exec_op *op;
-  const char *name = forced[a->collective];
+  const char *name = ps->chosen[a->collective];
   engine_lock(e);
   int st = ctx_alive(e);
   if (st >= 0 && ps->raw_broken) st = lost_member(ps);
-  if (st >= 0) st = exec_start(&ps->raw, a, name[0] ? name : NULL, pset_tag(ps, ++ps->raw_tag), &op);
+  if (st >= 0) st = exec_start(&ps->raw, a, name, pset_tag(ps, ++ps->raw_tag), &op);
   if (st >= 0) {
     st = turn_until_done(e, &w, op);
     ps->raw_broken |= st < 0;
@@ -92,8 +81,8 @@ static int run(const coll_args *a, int set) {
   engine *e = ctx_member(set, &ps);
   if (!e) return ps ? LWCC_ERR_INVALID : lwcc_initialized() ? LWCC_ERR_INVALID : LWCC_ERR_SHUTDOWN;
   atomic_fetch_add_explicit(&e->raw_calls, 1, memory_order_relaxed);
-  const char *name = forced[a->collective];
-  if (!ps->raw_shm || (name[0] && strcmp(name, "shm") != 0)) return run_wire(e, ps, a);
+  const char *name = ps->chosen[a->collective];
+  if (!ps->raw_shm || (name && strcmp(name, "shm") != 0)) return run_wire(e, ps, a);
   TRY(ctx_alive(e));
   watch w = {.e = e, .ps = ps};
   while (atomic_exchange_explicit(&ps->raw_lock, 1, memory_order_acquire)) sched_yield(); /* pairs with the release */
