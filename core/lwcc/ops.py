@@ -17,14 +17,19 @@ reducescatter): the library allocates, see `take_buffer`. `shape` is the input's
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any, Callable, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 from lwcc import context
 from lwcc._native import ffi, lib
+from lwcc.naming import forget_unnamed as forget_unnamed
+from lwcc.naming import unnamed as unnamed
+from lwcc.plan import COLLECTIVES
+
+if TYPE_CHECKING:
+    from lwcc.authoring import Choice
 
 
 class Op(IntEnum):
@@ -48,7 +53,7 @@ ALLGATHER: int = lib.LWCC_ALLGATHER
 REDUCESCATTER: int = lib.LWCC_REDUCESCATTER
 ALLTOALL: int = lib.LWCC_ALLTOALL
 BARRIER: int = lib.LWCC_BARRIER
-COLLECTIVE_NAMES = ("allreduce", "broadcast", "allgather", "reducescatter", "alltoall", "barrier")
+COLLECTIVE_NAMES = COLLECTIVES
 
 _submit, _wait, _release = lib.lwcc_submit, lib.lwcc_wait, lib.lwcc_release
 _PENDING: int = lib.LWCC_PENDING
@@ -73,7 +78,7 @@ class Request(NamedTuple):
     prescale: float = 1.0
     postscale: float = 1.0
     priority: int = 0
-    algorithm: Optional[str] = None
+    algorithm: Optional[Choice] = None
 
 
 class Result(NamedTuple):
@@ -95,7 +100,6 @@ class _Scratch(threading.local):
 
 
 _scratch = _Scratch()
-_counters: dict[tuple[int, int, int], Any] = {}  # (epoch, process set, collective) -> unnamed calls so far
 
 
 def collective_number(name: str) -> int:
@@ -105,23 +109,19 @@ def collective_number(name: str) -> int:
     return COLLECTIVE_NAMES.index(name)
 
 
-def unnamed(collective: int, process_set: int = 0) -> str:
-    """Return the next "<collective>.noname.<n>" of a set; its ranks have to issue their unnamed calls in one order."""
-    key = (context.epoch(), process_set, collective)
-    return f"{COLLECTIVE_NAMES[collective]}.noname.{next(_counters.setdefault(key, itertools.count()))}"
-
-
-def forget_unnamed(process_set: int) -> None:
-    """Count a set's unnamed calls from 0 again: its number has a new meaning. Drop those of earlier worlds."""
-    now = context.epoch()
-    for key in list(_counters):
-        if key[0] != now or key[1] == process_set:
-            del _counters[key]
+def forget_prepared() -> None:
+    """Forget the structures of this world: the algorithms that they name were proved for its ranks."""
+    global _scratch
+    _scratch = _Scratch()
 
 
 def _fill(target: Any, signature: tuple[Any, ...]) -> Any:
     """Write all fields but name and pointers; return what has to stay alive as long as the structure."""
     collective, shape, dtype, op, root, process_set, splits, prescale, postscale, priority, algorithm = signature
+    if algorithm is not None:
+        from lwcc import choosing
+
+        algorithm = choosing.native_name(algorithm, collective, process_set)
     target.collective, target.dtype, target.op, target.root = collective, dtype, op, root
     target.process_set, target.priority = process_set, priority
     target.prescale, target.postscale = prescale, postscale
@@ -168,7 +168,7 @@ def submit_pointer(
     prescale: float = 1.0,
     postscale: float = 1.0,
     priority: int = 0,
-    algorithm: Optional[str] = None,
+    algorithm: Optional[Choice] = None,
 ) -> int:
     """Submit one request and return its ticket. Never blocks on peers.
 
@@ -186,7 +186,7 @@ def submit_pointer(
         prescale: factor before the reduction, floating types only.
         postscale: factor after it.
         priority: higher goes first among the ready ones.
-        algorithm: name of one; None: selected.
+        algorithm: an `@lwcc.algorithm`, its "file.py:name", or the name of a built-in one; None: see `lwcc.use`.
 
     Raises:
         ValueError: a wrong argument, or the name is pending already. Nothing was submitted.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
-from lwcc import buffer, context, ops
+from lwcc import buffer, context
 from lwcc._native import ffi, lib
 from lwcc.collectives import set_id
 from lwcc.ops import Sum

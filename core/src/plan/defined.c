@@ -41,11 +41,8 @@ const defined_algo *defined_plugin(int collective, const char *name) {
 }
 
 static int make(const char *name, int collective, defined_algo **out) {
-  if (!name || !name[0] || strlen(name) >= DEFINED_NAME_CAP || strpbrk(name, "#=,") || strcmp(name, "shm") == 0 ||
-      algo_find(collective, name))
-    return os_fail(LWCC_ERR_INVALID,
-                   "%s algorithm \"%.60s\": a name has 1 to %d bytes, no #, = or comma, and is no "
-                   "built-in one",
+  if (!name || !name[0] || strlen(name) >= DEFINED_NAME_CAP || strpbrk(name, "#=,"))
+    return os_fail(LWCC_ERR_INVALID, "%s algorithm \"%.60s\": a name has 1 to %d bytes, and no #, = or comma",
                    collective_name(collective), name ? name : "", DEFINED_NAME_CAP - 1);
   defined_algo *d = calloc(1, sizeof *d);
   if (!d) return os_fail(LWCC_ERR_SYSTEM, "no memory for the algorithm \"%s\"", name);
@@ -101,9 +98,10 @@ int defined_add_plugin(const char *name, const lwcc_algo *algo) {
     return os_fail(LWCC_ERR_INVALID, "plugin algorithm \"%.60s\": its descriptor lacks a collective, build or about",
                    name ? name : "");
   TRY(make(name, algo->collective, &d));
-  if (defined_plugin(algo->collective, name)) {
+  if (defined_plugin(algo->collective, name) || algo_find(algo->collective, name) || strcmp(name, "shm") == 0) {
     free(d);
-    return os_fail(LWCC_ERR_INVALID, "%s algorithm \"%s\" was loaded before", collective_name(algo->collective), name);
+    return os_fail(LWCC_ERR_INVALID, "plugin: there is a %s algorithm \"%s\" already; give it another name",
+                   collective_name(algo->collective), name);
   }
   d->algo = algo;
   push(d);
