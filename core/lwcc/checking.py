@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Callable, NamedTuple, Optional
 
-from lwcc import proof
+from lwcc import choosing, proof
 from lwcc.authoring import Algorithm, Any_algorithm, find
 from lwcc.errors import PlanRefused, Unsupported
 from lwcc.plan import Topology
@@ -115,6 +115,7 @@ def run_real(spec: str, collective: str, size: int, per_node: int = 0) -> tuple[
     command = [sys.executable, "-m", "lwcc.launcher", "-np", str(size), "--timeout", str(_DEADLINE_S), "--no-tag"]
     command += ["-m", "lwcc.trial", spec, "--collective", collective, "--per-node", str(per_node)]
     env = {key: value for key, value in os.environ.items() if key not in ("LWCC_ALGORITHM", "LWCC_NODE")}
+    env["LWCC_PLUGIN"] = os.pathsep.join(choosing.plugins())
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=_DEADLINE_S + 30, check=False)
     said = [line for line in done.stdout.splitlines() if line.strip()]
     if done.returncode == 0:
@@ -134,7 +135,7 @@ def check(spec: str, sizes: Sequence[int], real: Sequence[int], say: Say, collec
         collective: where the name alone does not say it.
     """
     algorithm = find(spec, collective)
-    conditions = algorithm.needs.text() if isinstance(algorithm, Algorithm) else "built in"
+    conditions = algorithm.needs.text() if isinstance(algorithm, Algorithm) else "in C"
     say(f"{algorithm.name}: {algorithm.collective}, {conditions}" + (f". {algorithm.about}" if algorithm.about else ""))
     began = time.monotonic()
     served, refusal = prove(algorithm, sizes)

@@ -130,6 +130,11 @@ def load_plugin(path: str) -> None:
     _plugins.add(real)
 
 
+def plugins() -> list[str]:
+    """Return the paths of those loaded so far."""
+    return sorted(_plugins)
+
+
 def load_plugins_of_environment() -> None:
     """Load what LWCC_PLUGIN lists, separated as in PATH."""
     for path in os.environ.get("LWCC_PLUGIN", "").split(os.pathsep):

@@ -46,9 +46,7 @@ def descriptors(path: str) -> list[Descriptor]:
     with open(path, encoding="utf-8") as file:
         found = [Descriptor(match[1], match[3]) for match in _DESCRIPTOR.finditer(file.read())]
     if not found:
-        raise ValueError(
-            f"lwcc: {path}: no `const lwcc_algo lwcc_algo_<collective>_<name> = ...`, as in allreduce_mine"
-        )
+        raise ValueError(f"lwcc: {path} defines no `const lwcc_algo lwcc_algo_<collective>_<name> = ...`")
     return found
 
 

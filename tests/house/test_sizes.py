@@ -18,6 +18,7 @@ EXCEPTIONS = {
     ("core/src/api/raw.c", "lwcc_raw_allreduce"): "public: as MPI_Allreduce",
     ("core/src/api/raw.c", "lwcc_raw_reducescatter"): "public: as MPI_Reduce_scatter",
     ("core/src/api/plans.c", "lwcc_algorithm_print"): "public: what snprintf has, and which plan",
+    ("core/src/api/plans.c", "lwcc_algorithm_encode"): "public: as lwcc_algorithm_print",
     ("core/src/channel/bootstrap.c", "bootstrap_join"): "the seam to api: three inputs, three outputs",
     ("core/src/channel/channel.c", "channel_create"): "the seam to coord: called once, at start",
     ("core/src/exec/shm_area.c", "shm_team_open"): "the seam to coord: called once for each team",

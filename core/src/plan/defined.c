@@ -100,7 +100,7 @@ int defined_add_plugin(const char *name, const lwcc_algo *algo) {
   TRY(make(name, algo->collective, &d));
   if (defined_plugin(algo->collective, name) || algo_find(algo->collective, name) || strcmp(name, "shm") == 0) {
     free(d);
-    return os_fail(LWCC_ERR_INVALID, "plugin: there is a %s algorithm \"%s\" already; give it another name",
+    return os_fail(LWCC_ERR_INVALID, "plugin: %s has an algorithm \"%s\" already; give it another name",
                    collective_name(algo->collective), name);
   }
   d->algo = algo;
