@@ -19,10 +19,11 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional, Union
 
-from lwcc.errors import Unsupported
+from lwcc.errors import LwccError, PlanRefused, Unsupported
 from lwcc.plan import BLOCKS, COLLECTIVES, Plan, Topology
 
 Builder = Callable[[Plan, int, int], None]
@@ -107,7 +108,12 @@ class Algorithm:
         if chunks < 1:
             raise ValueError(f"lwcc: {self.name}: chunks= gives {chunks} for {size} ranks")
         plan = Plan(self.collective, rank, size, chunks, place)
-        self._build(plan, rank, size)
+        try:
+            self._build(plan, rank, size)
+        except (LwccError, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            raise PlanRefused(f"{self.name}: rank {rank} of {size}: {_where(error)}") from error
         plan.end_round()
         return plan
 
@@ -140,6 +146,12 @@ class Algorithm:
 
     def __str__(self) -> str:
         return self.name
+
+
+def _where(error: Exception) -> str:
+    """Return what went wrong in an author's function, with the innermost line."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error}\n  at {last.filename}:{last.lineno}: {last.line}"
 
 
 class BuiltIn:
