@@ -17,6 +17,7 @@ reducescatter): the library allocates, see `take_buffer`. `shape` is the input's
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Sequence
 from enum import IntEnum
@@ -24,9 +25,9 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 from lwcc import context
 from lwcc._native import ffi, lib
-from lwcc.naming import forget_unnamed as forget_unnamed
-from lwcc.naming import unnamed as unnamed
 from lwcc.plan import COLLECTIVES
+from lwcc.request import Request as Request
+from lwcc.request import c_name, fill
 
 if TYPE_CHECKING:
     from lwcc.authoring import Choice
@@ -62,25 +63,6 @@ _SLICE_S = 0.25  # a wait returns to Python this often, so that Ctrl-C is served
 _CACHE_LIMIT = 1024
 
 
-class Request(NamedTuple):
-    """One request of a group; the fields mean what the arguments of `submit_pointer` mean."""
-
-    name: str
-    collective: int
-    ptr_in: int
-    ptr_out: int
-    shape: tuple[int, ...]
-    dtype: int
-    op: int = 1
-    root: int = 0
-    process_set: int = 0
-    splits: Optional[tuple[int, ...]] = None
-    prescale: float = 1.0
-    postscale: float = 1.0
-    priority: int = 0
-    algorithm: Optional[Choice] = None
-
-
 class Result(NamedTuple):
     """What a finished request left: its output; the rows received from each rank (allgather, alltoall; else None)."""
 
@@ -100,6 +82,7 @@ class _Scratch(threading.local):
 
 
 _scratch = _Scratch()
+_counters: dict[tuple[int, int, int], Any] = {}  # (epoch, process set, collective) -> unnamed calls so far
 
 
 def collective_number(name: str) -> int:
@@ -109,36 +92,31 @@ def collective_number(name: str) -> int:
     return COLLECTIVE_NAMES.index(name)
 
 
+def unnamed(collective: int, process_set: int = 0) -> str:
+    """Return the next "<collective>.noname.<n>" of a set; its ranks have to issue their unnamed calls in one order."""
+    key = (context.epoch(), process_set, collective)
+    return f"{COLLECTIVE_NAMES[collective]}.noname.{next(_counters.setdefault(key, itertools.count()))}"
+
+
+def forget_unnamed(process_set: int) -> None:
+    """Count a set's unnamed calls from 0 again: its number has a new meaning. Drop those of earlier worlds."""
+    now = context.epoch()
+    for key in list(_counters):
+        if key[0] != now or key[1] == process_set:
+            del _counters[key]
+
+
 def forget_prepared() -> None:
     """Forget the structures of this world: the algorithms that they name were proved for its ranks."""
     global _scratch
     _scratch = _Scratch()
 
 
-def _fill(target: Any, signature: tuple[Any, ...]) -> Any:
-    """Write all fields but name and pointers; return what has to stay alive as long as the structure."""
-    collective, shape, dtype, op, root, process_set, splits, prescale, postscale, priority, algorithm = signature
-    if algorithm is not None:
-        from lwcc import choosing
-
-        algorithm = choosing.native_name(algorithm, collective, process_set)
-    target.collective, target.dtype, target.op, target.root = collective, dtype, op, root
-    target.process_set, target.priority = process_set, priority
-    target.prescale, target.postscale = prescale, postscale
-    keep = (
-        ffi.new("int64_t[]", shape) if shape else ffi.NULL,
-        ffi.NULL if splits is None else ffi.new("int64_t[]", splits),
-        ffi.NULL if algorithm is None else ffi.new("char[]", algorithm.encode()),
-    )
-    target.ndim, (target.shape, target.splits, target.algorithm) = len(shape), keep
-    return keep
-
-
 def _prepare(prepared: dict[Any, Any], signature: tuple[Any, ...]) -> tuple[Any, Any, Any]:
     if len(prepared) >= _CACHE_LIMIT:
         prepared.clear()
     request = ffi.new("lwcc_request *")
-    keep = _fill(request, signature)
+    keep = fill(request, signature)
     # input and output are neighbours, so that addresses are written as integers without a cast each time
     pointers = ffi.cast("uintptr_t *", ffi.addressof(request, "input"))
     entry = (request, pointers, keep)
@@ -149,7 +127,7 @@ def _prepare(prepared: dict[Any, Any], signature: tuple[Any, ...]) -> tuple[Any,
 def _c_name(names: dict[str, Any], name: str) -> Any:
     if len(names) >= _CACHE_LIMIT:
         names.clear()
-    names[name] = text = ffi.new("char[]", name.encode())
+    names[name] = text = c_name(name)
     return text
 
 
@@ -233,8 +211,8 @@ def submit_group(requests: Sequence[Request]) -> list[int]:
     tickets = ffi.new("lwcc_ticket[]", len(requests))
     keep = []
     for target, r in zip(array, requests):
-        keep.append(_fill(target, (r.collective, r.shape, r.dtype, r.op, r.root, r.process_set, *r[9:])))
-        name = ffi.new("char[]", r.name.encode())
+        keep.append(fill(target, (r.collective, r.shape, r.dtype, r.op, r.root, r.process_set, *r[9:])))
+        name = c_name(r.name)
         keep.append(name)
         target.name = name
         target.input, target.output = ffi.cast("void *", r.ptr_in), ffi.cast("void *", r.ptr_out)

@@ -1,4 +1,4 @@
-"""How sharp is `lwcc check`? Seeded faults are put into the source of the examples. Whether one matters is decided by an
+"""How sharp is `lwcc check`? Seeded faults are put into the source of the examples. Whether one matters is judged by an
 interpreter that shares nothing with the proof: it moves real numbers by the rules of plan.h. Every fault that matters
 must be refused, and nothing else."""
 
@@ -20,8 +20,8 @@ from lwcc.plan import RECV_COPY, RECV_REDUCE, SEND, Plan, Topology
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "algorithms"
 NAMES = ("ring", "circulant", "recursive_doubling", "swing", "hierarchical", "double_binary_tree")
-SEED, WANTED, SIZES, WIDE = 20261130, 120, range(2, 9), 1 << 64
-CPU_LIMIT_S = 0.8  # of one mutant; those that end take a tenth
+SEED, WANTED, SIZES, WIDE = 20261130, 100, range(2, 9), 1 << 64
+CPU_LIMIT_S = 0.4  # of one mutant; those that end take a tenth
 VERBS = {"recv_reduce": "recv_copy", "recv_copy": "recv_reduce", "send": "recv_copy"}
 
 
