@@ -139,6 +139,27 @@ def test_an_unmodified_script_runs_with_an_algorithm_from_a_file(run_ranks: Call
     assert len(ran) >= 10
 
 
+def test_a_set_that_an_algorithm_does_not_serve_goes_on_selecting(
+    run_ranks: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "two.py").write_text(
+        "import lwcc\nfrom lwcc import authoring\n"
+        f"ring = authoring.load({RING!r})\n"
+        "@lwcc.algorithm('allreduce', power_of_two=True)\n"
+        "def picky(plan, rank, size):\n    ring(plan, rank, size)\n"
+    )
+    script = """
+    three = lwcc.add_process_set([0, 1, 3])
+    assert (lwcc.allreduce(np.ones(5), op=lwcc.Sum) == 4).all()
+    if three.included():
+        assert (lwcc.allreduce(np.ones(5), op=lwcc.Sum, process_set=three) == 3).all()
+        assert (lwcc.raw.allreduce(np.ones(5), process_set=three) == 3).all()
+    print("fine")
+    """
+    done = run_ranks(4, script, env={"LWCC_ALGORITHM": f"allreduce={tmp_path}/two.py:picky"})
+    assert done.out.count("fine") == 4
+
+
 def test_a_wrong_choice_ends_init_with_its_reason(run_ranks: Callable[..., Any]) -> None:
     done = run_ranks(2, "print('not reached')", env={"LWCC_ALGORITHM": "allreduce=nonsense"}, code=1)
     assert "allreduce has no algorithm 'nonsense'; known: circulant" in done.err

@@ -93,14 +93,15 @@ static int cheapest(exec_team *team, const coll_args *a, int *index_out) {
   return LWCC_OK;
 }
 
-/* LWCC_ALGORITHM = "allreduce=ring,broadcast=binomial": the name for this collective, or false. */
+/* LWCC_ALGORITHM = "allreduce=ring,broadcast=binomial": the name for this collective, or false. Files of Python and
+ * plugins are lwcc_use's, for the sets that they serve. */
 static bool from_environment(int collective, char *name_out, size_t cap) {
   const char *s = env_text(ENV_ALGORITHM), *want = collective_name(collective);
   while (*s) {
     size_t n = strcspn(s, ","), key = strcspn(s, "=,");
     if (key == strlen(want) && strncmp(s, want, key) == 0 && s[key] == '=') {
       snprintf(name_out, cap, "%.*s", (int)(n - key - 1), s + key + 1);
-      return true;
+      return !memchr(s + key, ':', n - key) && !defined_plugin(collective, name_out);
     }
     s += s[n] ? n + 1 : n;
   }
