@@ -176,7 +176,7 @@ class BuiltIn:
         return [self.plan(rank, size) for rank in range(size)]
 
 
-Any_algorithm = Union[Algorithm, BuiltIn]
+AnyAlgorithm = Union[Algorithm, BuiltIn]
 Choice = Union[Algorithm, str]  # what `algorithm=` takes
 
 
@@ -209,7 +209,7 @@ def algorithm(
 # ---- finding one ----
 
 
-def find(choice: Union[Algorithm, BuiltIn, str], collective: str = "") -> Any_algorithm:
+def find(choice: Union[Algorithm, BuiltIn, str], collective: str = "") -> AnyAlgorithm:
     """Return what a choice means: an algorithm, "file.py:name", "package.module:name", or a name: of a built-in or a
     plugin's, else of one that has been made in Python, else of an entry point in the group "lwcc.algorithms".
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Callable, NamedTuple, Optional
 
 from lwcc import choosing, proof
-from lwcc.authoring import Algorithm, Any_algorithm, find
+from lwcc.authoring import Algorithm, AnyAlgorithm, find
 from lwcc.errors import PlanRefused, Unsupported
 from lwcc.plan import Topology
 
@@ -62,7 +62,7 @@ def topologies(size: int) -> Iterator[Topology]:
             yield place
 
 
-def prove_size(algorithm: Any_algorithm, size: int) -> tuple[int, Optional[Refusal]]:
+def prove_size(algorithm: AnyAlgorithm, size: int) -> tuple[int, Optional[Refusal]]:
     """Prove one number of ranks, on several topologies if the algorithm looks at them.
 
     Returns:
@@ -83,7 +83,7 @@ def prove_size(algorithm: Any_algorithm, size: int) -> tuple[int, Optional[Refus
     return proved, None
 
 
-def prove(algorithm: Any_algorithm, sizes: Sequence[int]) -> tuple[list[int], Optional[Refusal]]:
+def prove(algorithm: AnyAlgorithm, sizes: Sequence[int]) -> tuple[list[int], Optional[Refusal]]:
     """Prove many numbers of ranks; return those that it serves, and the refusal of the smallest that fails.
 
     A failure at one of `sizes` is sought in all smaller numbers too, so that what is shown is short.
@@ -154,7 +154,7 @@ def check(spec: str, sizes: Sequence[int], real: Sequence[int], say: Say, collec
     return _try_real(algorithm, spec, real, say)
 
 
-def _try_real(algorithm: Any_algorithm, spec: str, real: Sequence[int], say: Say) -> bool:
+def _try_real(algorithm: AnyAlgorithm, spec: str, real: Sequence[int], say: Say) -> bool:
     for size in real:
         cases = []
         for per_node in (0, 2) if size % 2 == 0 else (0,):

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from lwcc import inspection, proof
-from lwcc.authoring import Any_algorithm, BuiltIn
+from lwcc.authoring import AnyAlgorithm, BuiltIn
 from lwcc.drawing import steps
 from lwcc.errors import PlanRefused, Unsupported
 from lwcc.plan import FOLD, RECV_COPY, RECV_REDUCE, SEND, Plan
@@ -128,7 +128,7 @@ def critical_path(plans: Sequence[Plan]) -> Path:
     return Path(round(finish(plans, 0, (1.0, 0.0, 0.0))), finish(plans, 1, (0.0, 1.0, 0.0)))
 
 
-def report(algorithm: Any_algorithm, plans: Sequence[Plan], model: Model) -> list[str]:
+def report(algorithm: AnyAlgorithm, plans: Sequence[Plan], model: Model) -> list[str]:
     """Return the lines about cost that `lwcc plan` prints, with built-in algorithms beside it."""
     try:
         cost = proof.prove(plans, "", algorithm)
@@ -148,7 +148,7 @@ def report(algorithm: Any_algorithm, plans: Sequence[Plan], model: Model) -> lis
     return lines + list(_others(algorithm, size, model))
 
 
-def _others(algorithm: Any_algorithm, size: int, model: Model) -> Iterator[str]:
+def _others(algorithm: AnyAlgorithm, size: int, model: Model) -> Iterator[str]:
     for name in inspection.algorithms(algorithm.collective):
         if isinstance(algorithm, BuiltIn) and name == algorithm.name:
             continue

@@ -13,7 +13,7 @@ from lwcc.errors import PlanRefused
 from lwcc.plan import Plan
 
 if TYPE_CHECKING:
-    from lwcc.authoring import Any_algorithm
+    from lwcc.authoring import AnyAlgorithm
 
 _PLACE = re.compile(r"rank (\d+)(?:, round \d+, step (\d+)|.*last written in round \d+ by step (\d+))")
 
@@ -34,7 +34,7 @@ class Cost(NamedTuple):
     reduced: float
 
 
-def prove(plans: Sequence[Plan], name: str = "", author: Optional[Any_algorithm] = None) -> Cost:
+def prove(plans: Sequence[Plan], name: str = "", author: Optional[AnyAlgorithm] = None) -> Cost:
     """Prove the plans of all ranks together, and keep them as an algorithm if a name is given; return their cost.
 
     Args:
@@ -65,7 +65,7 @@ def prove(plans: Sequence[Plan], name: str = "", author: Optional[Any_algorithm]
     return Cost(ffi.string(made.name).decode(), made.rounds, made.sent, made.reduced)
 
 
-def explain(text: str, plans: Sequence[Plan], author: Optional[Any_algorithm]) -> str:
+def explain(text: str, plans: Sequence[Plan], author: Optional[AnyAlgorithm]) -> str:
     """Add the algorithm's name, and the line that wrote the step which the core's text is about."""
     title = f"{author.name}: " if author is not None else ""
     found = _PLACE.search(text)
