@@ -110,3 +110,10 @@ def _need_row_per_rank(array: Any, process_set: Optional[ProcessSet]) -> None:
 def barrier(*, process_set: Optional[ProcessSet] = None) -> None:
     """Return when every rank of the set has called it."""
     _check(lib.lwcc_raw_barrier(set_id(process_set)))
+
+
+def force_algorithm(collective: str, name: Optional[str]) -> None:
+    """Have the calls of all ranks use this algorithm; None: select again. Collective, as `lwcc.use`, which it is."""
+    from lwcc import choosing
+
+    choosing.use(name, collective=collective)

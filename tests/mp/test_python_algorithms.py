@@ -32,6 +32,9 @@ with lwcc.use(ring):
 check(lwcc.allreduce(x, op=lwcc.Sum))
 lwcc.use("allreduce=circulant")
 lwcc.use(None, collective="allreduce")
+lwcc.raw.force_algorithm("allreduce", "recursive_doubling")
+check(lwcc.raw.allreduce(x.copy()))
+lwcc.raw.force_algorithm("allreduce", None)
 
 @lwcc.algorithm("broadcast", chunks=3)
 def chain(plan, rank, size):
