@@ -133,9 +133,11 @@ class TorchStore:
         self._store = store
 
     def set(self, key: str, value: bytes) -> None:
+        """Publish a value."""
         self._store.set(key, value.hex())
 
     def get(self, key: str, timeout: float) -> bytes:
+        """Return a value, waiting for it; TimeoutError after `timeout` seconds, ConnectionError without a store."""
         deadline, pause = time.monotonic() + timeout, 0.001
         try:
             while not self._store.check([key]):  # its own wait writes to stderr when time is up
@@ -149,6 +151,7 @@ class TorchStore:
             raise ConnectionError(str(error)) from error
 
     def close(self) -> None:
+        """Leave the store."""
         self._store = None
 
 
