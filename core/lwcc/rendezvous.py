@@ -34,7 +34,7 @@ class Store(Protocol):
 
 
 class Place(NamedTuple):
-    """This process's place in the job, and how to meet the others (`scheme`: alone, lwcc, torchelastic, master)."""
+    """This process's place, and how to meet the others (`scheme`: alone, lwcc, torchelastic, master or store)."""
 
     rank: int
     size: int
@@ -196,7 +196,7 @@ def connect(place: Place, timeout: float) -> tuple[Store, bytes]:
     """
     if place.scheme == "torchelastic":
         store: Store = _agents_store(place, timeout)
-        return store, _agree_secret(store, place, timeout)
+        return store, agree_secret(store, place, timeout)
     secret = place.secret or hashlib.sha256(f"lwcc {place.host}:{place.port}".encode()).digest()
     if place.scheme == "master" and place.rank == 0:
         if not place.secret and not place.host.startswith("127.") and place.host != "localhost":
@@ -204,7 +204,7 @@ def connect(place: Place, timeout: float) -> tuple[Store, bytes]:
         _serve(place, secret)
     store = _connect_with_patience(place, secret, timeout)
     if place.scheme == "master" and not place.secret:
-        return store, _agree_secret(store, place, timeout)
+        return store, agree_secret(store, place, timeout)
     return store, hashlib.sha256(b"lwcc data" + secret).digest()
 
 
@@ -229,7 +229,8 @@ def _connect_with_patience(place: Place, secret: bytes, timeout: float) -> Store
         pause = min(2 * pause, 0.25)
 
 
-def _agree_secret(store: Store, place: Place, timeout: float) -> bytes:
+def agree_secret(store: Store, place: Place, timeout: float) -> bytes:
+    """Return the job's secret, which rank 0 makes and the store hands on."""
     key = f"lwcc/g{place.generation}/secret"
     if place.rank == 0:
         try:
@@ -270,7 +271,7 @@ def exchange(store: Store, prefix: str, place: Place, endpoint: bytes, timeout: 
 
 def local_address(place: Place) -> Optional[str]:
     """Return the address from which this host reaches the meeting point: where its peers reach it too."""
-    if place.scheme == "alone":
+    if not place.host:
         return None
     try:
         family = socket.getaddrinfo(place.host, place.port)[0][0]

@@ -141,6 +141,12 @@ void lwcc_release(lwcc_ticket ticket); /* once per ticket, pending or done; a pe
 /* ---- process sets: a collective call over all ranks, same arguments ---- */
 int lwcc_set_add(const int32_t *ranks, int32_t n, int32_t *set_out);
 int lwcc_set_remove(int32_t set);
+/* A set made by its members alone: the first of them offers, hands the text (printable, at most cap - 1 bytes) to the
+ * others by any means, and then every member accepts, the first one too, under one number from LWCC_SETS_OWN to 65535
+ * that no other set has. It may be used when all members have accepted. */
+enum { LWCC_SETS_OWN = 32768 };
+int lwcc_set_offer(const int32_t *ranks, int32_t n, char *offer_out, size_t cap);
+int lwcc_set_accept(int32_t set, const int32_t *ranks, int32_t n, const char *offer);
 int lwcc_set_info(int32_t set, int32_t *rank_out, int32_t *size_out); /* rank -1: not a member */
 
 /* ---- raw collectives: blocking, in program order, same order on every rank of the set; counts in elements ---- */
