@@ -50,7 +50,7 @@ ALLTOALL: int = lib.LWCC_ALLTOALL
 BARRIER: int = lib.LWCC_BARRIER
 COLLECTIVE_NAMES = ("allreduce", "broadcast", "allgather", "reducescatter", "alltoall", "barrier")
 
-_submit, _wait, _release = lib.lwcc_submit, lib.lwcc_wait, lib.lwcc_release
+_submit, _wait, _sleep, _release = lib.lwcc_submit, lib.lwcc_wait, lib.lwcc_sleep, lib.lwcc_release
 _PENDING: int = lib.LWCC_PENDING
 _TIMEOUT: int = lib.LWCC_ERR_TIMEOUT
 _SLICE_S = 0.25  # a wait returns to Python this often, so that Ctrl-C is served
@@ -249,12 +249,13 @@ def poll(ticket: int) -> bool:
     return bool(lib.lwcc_poll(ticket) != _PENDING)
 
 
-def wait(ticket: int, timeout: Optional[float] = None) -> None:
+def wait(ticket: int, timeout: Optional[float] = None, idle: bool = False) -> None:
     """Block until the request is done, driving the engine if nobody else does. The ticket stays valid.
 
     Args:
         ticket: from a submit function.
         timeout: seconds; None: no limit of its own (a stalled request fails by LWCC_STALL_ABORT).
+        idle: sleep only, and leave the driving to the coordination thread.
 
     Raises:
         Timeout: the limit was reached, and the request goes on; or it stalled, and has failed (`poll` tells).
@@ -262,13 +263,12 @@ def wait(ticket: int, timeout: Optional[float] = None) -> None:
         PeerLost: a rank died.
         ShutDown: the job was shut down.
     """
-    status = _wait(ticket, _SLICE_S if timeout is None else min(timeout, _SLICE_S))
-    while status == _TIMEOUT and lib.lwcc_poll(ticket) == _PENDING:
-        if timeout is not None:
-            timeout -= _SLICE_S
-            if timeout <= 0:
-                break
-        status = _wait(ticket, _SLICE_S if timeout is None else min(timeout, _SLICE_S))
+    step = _sleep if idle else _wait
+    while True:
+        status = step(ticket, _SLICE_S if timeout is None else min(timeout, _SLICE_S))
+        timeout = None if timeout is None else timeout - _SLICE_S
+        if status != _TIMEOUT or lib.lwcc_poll(ticket) != _PENDING or (timeout is not None and timeout <= 0):
+            break
     if status < 0:
         raise context.failure(status)
 
@@ -351,8 +351,8 @@ class Ticket:
         ticket = self._id
         return ticket == 0 or self._epoch != context.epoch() or poll(ticket)
 
-    def wait(self, timeout: Optional[float] = None) -> Any:
-        """Return the result, after at most `timeout` seconds (None: no limit); raises as `lwcc.ops.wait`.
+    def wait(self, timeout: Optional[float] = None, idle: bool = False) -> Any:
+        """Return the result, after at most `timeout` seconds (None: no limit); arguments and errors of `lwcc.ops.wait`.
 
         May be called again, also after a `Timeout`, and from several threads.
         """
@@ -360,7 +360,7 @@ class Ticket:
         ticket = self._id
         if ticket and self._epoch == context.epoch():
             try:
-                wait(ticket, timeout)
+                wait(ticket, timeout, idle)
             except (RuntimeError, ValueError) as error:
                 failure = error
                 if self._id and lib.lwcc_poll(ticket) == _PENDING:

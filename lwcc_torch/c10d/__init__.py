@@ -5,6 +5,7 @@ Importing this registers it; where LWCC is installed, `import torch` does so by 
 
 from __future__ import annotations
 
+from lwcc.autoload import NAME as NAME
 from lwcc.autoload import register as register
 
 register()

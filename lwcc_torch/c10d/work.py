@@ -62,16 +62,16 @@ class LwccWork(dist.Work):
 
     def _await(self, deadline: float, allowed: float) -> None:
         if self._done is None:
-            self.collect(deadline, allowed, core.Ticket.wait)
+            self.collect(deadline, allowed)
         elif not self._done.wait(max(0.0, deadline - time.monotonic())):
             raise self._late(allowed)
 
-    def collect(self, deadline: float, allowed: float, wait: Callable[[core.Ticket, float], Any]) -> None:
+    def collect(self, deadline: float, allowed: float, idle: bool = False) -> None:
         """Wait for the requests and finish; raise Timeout at the deadline, and leave them pending."""
         failure: Optional[Exception] = None
         for ticket in self._tickets:
             try:
-                wait(ticket, max(0.0, deadline - time.monotonic()))
+                ticket.wait(max(0.0, deadline - time.monotonic()), idle)
             except (RuntimeError, ValueError) as error:
                 if isinstance(error, errors.Timeout) and not ticket.done():
                     raise self._late(allowed) from None
@@ -101,7 +101,7 @@ class LwccWork(dist.Work):
     def is_completed(self) -> bool:
         """Tell whether `wait` would return or raise at once."""
         if not self._finished and self._done is None and all(ticket.done() for ticket in self._tickets):
-            self.collect(self._deadline, self._timeout, core.Ticket.wait)
+            self.collect(self._deadline, self._timeout)
         return self._finished
 
     def is_success(self) -> bool:
@@ -155,7 +155,7 @@ class LwccWork(dist.Work):
         while not self._finished:
             now = time.monotonic()
             try:
-                self.collect(min(now + _LIVENESS_S, self._deadline), self._timeout, core.Ticket.wait)
+                self.collect(min(now + _LIVENESS_S, self._deadline), self._timeout, idle=True)
             except errors.Timeout as error:
                 if ended.is_set():
                     self.finish(errors.ShutDown("lwcc: the process group was destroyed before the call was complete"))

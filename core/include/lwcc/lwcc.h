@@ -126,6 +126,8 @@ int lwcc_submit(const lwcc_request *requests, int32_t n, lwcc_ticket *tickets_ou
 int lwcc_poll(lwcc_ticket ticket); /* LWCC_OK, LWCC_PENDING or the request's failure */
 /* Wait, driving the engine if nobody else does. timeout_s < 0: no limit. LWCC_ERR_TIMEOUT leaves the ticket pending. */
 int lwcc_wait(lwcc_ticket ticket, double timeout_s);
+/* As lwcc_wait, but leave all work to the coordination thread: for a thread that must not take time from others. */
+int lwcc_sleep(lwcc_ticket ticket, double timeout_s);
 typedef struct {
   void *output;            /* the request's, or the library's, which lwcc_release frees unless taken */
   size_t nbytes;           /* of output */
