@@ -29,12 +29,15 @@ class Reduction(NamedTuple):
     prescale: float = 1.0
 
 
+def _state(op: Any) -> tuple[Any, Any]:
+    kind, factor = op.__getstate__()
+    return kind, factor
+
+
 def reduction(options: Any) -> Reduction:
     """Return the reduction of an options object, of a `ReduceOp`, or of None (sum)."""
     wanted: Any = getattr(options, "reduceOp", options)
-    kind, factor = wanted, None
-    if isinstance(wanted, dist.ReduceOp):
-        kind, factor = wanted.__getstate__()  # noqa: B009: the stubs leave it out
+    kind, factor = _state(wanted) if isinstance(wanted, dist.ReduceOp) else (wanted, None)
     if kind is None or isinstance(kind, timedelta):
         return Reduction(Op.SUM)
     return Reduction(_OPS.get(kind), 1.0 if kind != _KINDS.PREMUL_SUM or factor is None else float(factor))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import torch.distributed
@@ -10,20 +9,17 @@ import torch.distributed
 dist: Any = torch.distributed  # what its stubs leave out
 
 
-@lru_cache(maxsize=1)
-def _device() -> Any:
-    """Return gloo's network device, one for all groups, that connects two ranks when they first talk."""
-    return dist.ProcessGroupGloo.create_default_device(lazy_init=True)
-
-
 def backend(options: Any) -> Any:
-    """Return a gloo backend for a group; it opens no connection yet.
+    """Return a gloo backend for a group, which connects two ranks when they first talk.
+
+    It has a network device of its own: groups that share one wait for each other's connections.
 
     Args:
         options: torch's `_DistributedBackendOptions`.
     """
     settings = dist.ProcessGroupGloo._Options()
-    settings._devices, settings._threads, settings._timeout = [_device()], 2, options.timeout
+    settings._devices = [dist.ProcessGroupGloo.create_default_device(lazy_init=True)]
+    settings._threads, settings._timeout = 2, options.timeout
     store = dist.PrefixStore("gloo/", options.store)
     return dist.ProcessGroupGloo(store, options.group_rank, options.group_size, settings)
 

@@ -169,15 +169,23 @@ def _nothing() -> None:
 
 
 class Completer:
-    """A thread of one group that completes futures, in the order of the calls; it starts with the first."""
+    """A thread of one group that completes futures, in the order of the calls; it starts with the first.
+
+    A callback of a future may call a collective and wait for its future, on this thread: a further one completes that.
+    """
 
     def __init__(self) -> None:
+        self._deeper: Optional[Completer] = None
         self._works: queue.SimpleQueue[Optional[LwccWork]] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._thread: Optional[threading.Thread] = None
 
     def add(self, work: LwccWork) -> None:
         """Have the work's future completed."""
+        if self._thread is threading.current_thread():
+            self._deeper = self._deeper or Completer()
+            self._deeper.add(work)
+            return
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="lwcc-c10d", daemon=True)
             self._thread.start()
@@ -200,6 +208,8 @@ class Completer:
             self._ended.set()
             self._works.put(None)
             thread.join(2 * _LIVENESS_S)
+        if self._deeper is not None:
+            self._deeper.end()
 
 
 _running: weakref.WeakSet[Completer] = weakref.WeakSet()

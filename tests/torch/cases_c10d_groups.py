@@ -134,7 +134,8 @@ def case_ddp_in_a_subgroup(rank: int, size: int) -> None:
     group = dist.new_group([1, 3])
     if rank in (1, 3):
         model = nn.Linear(2, 1, bias=False)
-        DDP(model, process_group=group)(torch.full((1, 2), float(rank))).sum().backward()
+        wrapped = DDP(model, process_group=group)
+        wrapped(torch.full((1, 2), float(rank))).sum().backward()
         assert model.weight.grad.tolist() == [[2.0, 2.0]]
 
 

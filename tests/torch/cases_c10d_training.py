@@ -102,7 +102,7 @@ def case_ddp_with_parameters_unused_on_a_rank(rank: int, size: int) -> None:
         model.zero_grad()
         wrapped(torch.ones(2, 3)).sum().backward()
     for part in model.parts:
-        assert part.bias.grad.item() == 2 / size
+        torch.testing.assert_close(part.bias.grad, torch.tensor([2 / size]))
     same_everywhere(p.grad for p in model.parameters())
 
 
@@ -132,7 +132,7 @@ def case_ddp_joins_with_uneven_batches(rank: int, size: int) -> None:
     dist.all_gather(gathered, last)
     # the last step of rank r has the ranks r.. only; their sum is divided by all ranks
     expected = [sum(3.0 + r - 1 for _ in range(r, size)) / size for r in range(size)]
-    assert [g[0, 0].item() for g in gathered] == [float(e) for e in expected], (gathered, expected)
+    torch.testing.assert_close(torch.stack([g[0, 0] for g in gathered]), torch.tensor(expected))
 
 
 def case_comm_hooks(rank: int, size: int) -> None:
@@ -143,14 +143,13 @@ def case_comm_hooks(rank: int, size: int) -> None:
         return work.get_future().then(lambda f: f.value()[0] / size)
 
     ddp_as_alone(rank, size, lambda m: m.register_comm_hook(None, own))
-    for hook in (default_hooks.bf16_compress_hook, default_hooks.fp16_compress_hook):
-        model = network()
-        expected = alone(model, size)
-        wrapped = DDP(model)
-        wrapped.register_comm_hook(None, hook)
-        train(wrapped, torch.optim.Adam(wrapped.parameters(), lr=0.01), rank, size)
-        equal(model, expected, rtol=0.1, atol=0.03)
-        same_everywhere(model.parameters())
+    model = network()
+    expected = alone(model, size)
+    wrapped = DDP(model)
+    wrapped.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    train(wrapped, torch.optim.Adam(wrapped.parameters(), lr=0.01), rank, size)
+    equal(model, expected, rtol=0.1, atol=0.03)
+    same_everywhere(model.parameters())
     model = network()
     wrapped = DDP(model)
     state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
