@@ -50,7 +50,7 @@ def root(options: Any) -> int:
 
 def allowed(options: Any, timeout: Optional[timedelta], group: timedelta) -> float:
     """Return the seconds that a call may take: its own, or else those of the group."""
-    own = getattr(options, "timeout", timeout)
+    own = options if isinstance(options, timedelta) else getattr(options, "timeout", timeout)
     if not isinstance(own, timedelta) or own.total_seconds() <= 0:
         own = group
     return float(own.total_seconds())

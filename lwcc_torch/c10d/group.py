@@ -240,14 +240,13 @@ class LwccGroup(_ProcessGroup):  # type: ignore[misc]
     # ---- each to each ----
 
     def all_to_all_single(
-        self, output: Any, input: Any, output_splits: Any = (), input_splits: Any = (), opts: Any = None,
-        timeout: Optional[timedelta] = None,
-    ) -> LwccWork:  # fmt: skip
+        self, output: Any, input: Any, output_splits: Any = (), input_splits: Any = (), opts: Any = None
+    ) -> LwccWork:
         """Deal out the rows of `input`, the i-th part to rank i; `output` gets the parts in the order of the ranks."""
         sent = _rows(input, input_splits, self._count, "all_to_all_single: the input")
         expected = _rows(output, output_splits, self._count, "all_to_all_single: the output")
         exchange = Exchange("all_to_all_single", piece(input, "all_to_all_single"), sent, expected, outputs=[output])
-        return self._exchange(exchange, [output], opts, timeout)
+        return self._exchange(exchange, [output], opts, None)
 
     alltoall_base = all_to_all_single
 
