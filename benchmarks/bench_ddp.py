@@ -156,7 +156,7 @@ def main() -> int:
     args = parser.parse_args()
     if "LWCC_RANK" in os.environ:
         return rank_main(args)
-    command = [sys.executable, "-m", "lwcc.launcher", "-np", str(args.np), *sys.argv]
+    command = [sys.executable, "-m", "lwcc.launcher", "--no-tag", "-np", str(args.np), *sys.argv]
     return subprocess.run(command, check=False).returncode
 
 

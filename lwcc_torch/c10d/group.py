@@ -105,31 +105,32 @@ class LwccGroup(_ProcessGroup):  # type: ignore[misc]
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: Optional[timedelta] = None) -> Any:
         """Reduce the tensor in place."""
-        tensor = calls.one(tensors, "all_reduce")
-        if self._for_gloo(opts, [tensor]):
+        tensor, kind = calls.one(tensors, "all_reduce"), calls.reduction(opts)
+        if _for_gloo(kind, [tensor]):
             return self._gloo.allreduce([tensor], gloo.as_options(dist.AllreduceOptions, opts))
-        return self._reduce_in_place([tensor], "all_reduce", opts, timeout)
+        return self._reduce_in_place([tensor], "all_reduce", kind, opts, timeout=timeout)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Any:
         """Reduce each tensor in place."""
-        if self._for_gloo(opts, tensors):
+        kind = calls.reduction(opts)
+        if _for_gloo(kind, tensors):
             return self._gloo.allreduce_coalesced(tensors, gloo.as_options(dist.AllreduceCoalescedOptions, opts))
-        return self._reduce_in_place(tensors, "all_reduce_coalesced", opts, None)
+        return self._reduce_in_place(tensors, "all_reduce_coalesced", kind, opts)
 
     def reduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: Optional[timedelta] = None) -> Any:
         """Reduce the tensor in place on the root; those of the other ranks stay."""
-        tensor = calls.one(tensors, "reduce")
-        if self._for_gloo(opts if op is None else op, [tensor]):
+        tensor, kind = calls.one(tensors, "reduce"), calls.reduction(opts if op is None else op)
+        if _for_gloo(kind, [tensor]):
             return self._gloo.reduce([tensor], opts)
-        kind = calls.reduction(opts if op is None else op)
         if calls.root(opts) == self._index:
-            return self._reduce_in_place([tensor], "reduce", opts if op is None else op, timeout)
+            return self._reduce_in_place([tensor], "reduce", kind, opts, timeout=timeout)
         source = piece(tensor, "reduce", moved=False)
         target = scratch(source, source.length)
         return self._start([_reducing(source, target, kind)], (source, target), [tensor], opts, timeout=timeout)
 
-    def _reduce_in_place(self, tensors: Tensors, what: str, opts: Any, timeout: Optional[timedelta]) -> LwccWork:
-        kind = calls.reduction(opts)
+    def _reduce_in_place(
+        self, tensors: Tensors, what: str, kind: calls.Reduction, opts: Any, *, timeout: Optional[timedelta] = None
+    ) -> LwccWork:
         wanted, keep, settles = [], [], []
         for tensor in tensors:
             target, after = place(tensor, what, moved=False)
@@ -293,8 +294,7 @@ class LwccGroup(_ProcessGroup):  # type: ignore[misc]
 
     def barrier(self, opts: Any = None, timeout: Optional[timedelta] = None) -> LwccWork:
         """Complete when all ranks have come."""
-        own = opts if isinstance(opts, timedelta) else timeout
-        return self._start([Wanted(core.BARRIER, 0, 0, (), 0)], None, [], opts, timeout=own)
+        return self._start([Wanted(core.BARRIER, 0, 0, (), 0)], None, [], opts, timeout=timeout)
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """Return when all ranks have come; else raise an error that names those that did not."""
@@ -302,9 +302,6 @@ class LwccGroup(_ProcessGroup):  # type: ignore[misc]
         self._barrier.pass_or_raise(limit, wait_all_ranks)
 
     # ---- by gloo ----
-
-    def _for_gloo(self, opts: Any, tensors: Tensors) -> bool:
-        return calls.reduction(opts).op is None or any(t.layout is not torch.strided for t in tensors)
 
     def send(self, tensors: Tensors, dst: int, tag: int) -> Any:
         """Send the tensor to a rank."""
@@ -317,6 +314,10 @@ class LwccGroup(_ProcessGroup):  # type: ignore[misc]
     def recv_anysource(self, tensors: Tensors, tag: int) -> Any:
         """Receive a tensor from whichever rank sends."""
         return self._gloo.recv_anysource(tensors, tag)
+
+
+def _for_gloo(kind: calls.Reduction, tensors: Tensors) -> bool:
+    return kind.op is None or any(t.layout is not torch.strided for t in tensors)
 
 
 def _reducing(source: Piece, target: Piece, kind: calls.Reduction) -> Wanted:
