@@ -54,6 +54,14 @@ def cnn(batch: int) -> Case:
     return Case(f"CNN, batch {batch}", nn.Sequential(*parts), torch.randn(batch, 3, 32, 32), torch.randn(batch, 10))
 
 
+def small(batch: int) -> Case:
+    """Return the network of examples/pytorch_mnist.py, of 0.1 million parameters: one bucket."""
+    parts = [nn.Conv2d(1, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.MaxPool2d(2)]
+    head = [nn.Flatten(), nn.Linear(800, 128), nn.ReLU(), nn.Linear(128, 10)]
+    model = nn.Sequential(*parts, *head)
+    return Case(f"small CNN, batch {batch}", model, torch.randn(batch, 1, 28, 28), torch.randn(batch, 10))
+
+
 class Trainer:
     """One copy of a case's model, over one backend or alone."""
 
@@ -136,7 +144,7 @@ def rank_main(args: argparse.Namespace) -> int:
     for name in args.cases.split(","):
         kind, batch = name.split(":")
         torch.manual_seed(args.seed)
-        model = {"mlp": mlp, "cnn": cnn}[kind](int(batch))
+        model = {"mlp": mlp, "cnn": cnn, "small": small}[kind](int(batch))
         torch.manual_seed(args.seed + dist.get_rank())
         row, trouble = measure(model._replace(x=torch.randn_like(model.x)), args.rounds, args.steps)
         wrong += bool(trouble)
@@ -151,7 +159,7 @@ def main() -> int:
     parser.add_argument("--np", type=int, default=2, help="ranks (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=7, help="default %(default)s")
     parser.add_argument("--steps", type=int, default=5, help="of each subject in a round (default %(default)s)")
-    parser.add_argument("--cases", default="mlp:16,mlp:64,cnn:16", help="model:batch (default %(default)s)")
+    parser.add_argument("--cases", default="mlp:16,mlp:64,cnn:16,small:32", help="model:batch (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="default %(default)s")
     args = parser.parse_args()
     if "LWCC_RANK" in os.environ:

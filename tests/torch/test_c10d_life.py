@@ -103,6 +103,7 @@ print("held: timeouts", flush=True)
 if rank != 2:
     fails(lwcc.Timeout, "rank 2 monitored_barrier", lambda: dist.monitored_barrier(timeout=timedelta(seconds=1)))
 print("held: monitored_barrier", flush=True)
+meet("monitored")
 
 group = dist.new_group([1, 2], timeout=timedelta(seconds=1))
 if rank == 1:
