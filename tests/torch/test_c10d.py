@@ -15,11 +15,11 @@ HERE = Path(__file__).parent
 @pytest.mark.parametrize(
     ("n", "file"),
     [
-        (1, "cases_c10d_ops.py"),
-        (2, "cases_c10d_ops.py"),
+        pytest.param(1, "cases_c10d_ops.py", marks=pytest.mark.slow),
+        pytest.param(2, "cases_c10d_ops.py", marks=pytest.mark.slow),
         (3, "cases_c10d_ops.py"),
         (2, "cases_c10d_training.py"),
-        (3, "cases_c10d_training.py"),
+        pytest.param(3, "cases_c10d_training.py", marks=pytest.mark.slow),
         (4, "cases_c10d_groups.py"),
         (2, "cases_c10d_compile.py"),
     ],
