@@ -50,6 +50,7 @@ from lwcc_torch.capabilities import nccl_built as nccl_built
 from lwcc_torch.capabilities import rocm_built as rocm_built
 from lwcc_torch.compression import Compression as Compression
 from lwcc_torch.compression import Compressor as Compressor
+from lwcc_torch.joining import join as join
 from lwcc_torch.ops import allgather as allgather
 from lwcc_torch.ops import allgather_async as allgather_async
 from lwcc_torch.ops import allreduce as allreduce
@@ -84,7 +85,7 @@ from lwcc_torch.state import broadcast_parameters as broadcast_parameters
 
 HorovodInternalError = LwccError
 
-_NOT_HERE = ("join", "SyncBatchNorm", "elastic", "start_timeline", "stop_timeline")
+_NOT_HERE = ("SyncBatchNorm", "elastic", "start_timeline", "stop_timeline")
 
 
 def __getattr__(name: str) -> Any:

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from lwcc.inspection import plan_text as plan_text
     from lwcc.inspection import stats as stats
     from lwcc.inspection import verify as verify
+    from lwcc.joining import join as join
     from lwcc.memory import empty as empty
     from lwcc.objects import allgather_object as allgather_object
     from lwcc.objects import broadcast_object as broadcast_object
@@ -86,6 +87,7 @@ _HOME = {
     "errors": "LwccError Mismatch PeerLost PlanRefused ProtocolFailure ShutDown SystemFailure Timeout Unsupported",
     "grouped": "grouped_allreduce grouped_allreduce_ grouped_allreduce_async grouped_allreduce_async_",
     "inspection": "algorithms plan_text stats verify",
+    "joining": "join",
     "memory": "empty",
     "objects": "allgather_object broadcast_object",
     "ops": "Adasum Average Max Min Op Product Sum Ticket",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Optional, Union
 
-from lwcc import context, ops
+from lwcc import context, naming
 from lwcc._native import ffi, lib
 
 
@@ -86,7 +86,7 @@ def add_process_set(process_set: Union[ProcessSet, Iterable[int]]) -> ProcessSet
         raise context.failure(status)
     if not _added:
         context.at_shutdown(_forget_all)
-    ops.forget_unnamed(number[0])
+    naming.forget(number[0])
     wanted.process_set_id = number[0]
     _added[number[0]] = wanted
     return wanted

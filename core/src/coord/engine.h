@@ -76,6 +76,10 @@ bool order_drain(engine *e);
 bool order_coordinate(engine *e, pset *ps);
 void order_control(engine *e, int peer, const void *msg, size_t nbytes);
 void order_lost(engine *e, int peer, int status, const char *text);
+void order_announce(engine *e, pset *ps, request *r); /* READY or REQUEST */
+
+/* obey.c: entries of the order log. LWCC_ERR_PROTOCOL on nonsense. Driving thread. */
+int order_obey(engine *e, pset *ps, reader *r);
 
 /* lane.c: running collectives. Driving thread. */
 int lane_append(pset *ps, bucket *b);

@@ -5,6 +5,7 @@
 
 #include "coord/engine.h"
 #include "coord/fuse.h"
+#include "coord/stand_in.h"
 #include "os/clock.h"
 #include "os/log.h"
 #include "os/mem.h"
@@ -50,7 +51,7 @@ static int args_allgather(pset *ps, request *r, const cached *c, coll_args *a) {
   size_t row = signature_row_count(&r->sig), total = 0;
   TRY(keep_rows(r, ps->size));
   for (int i = 0; i < ps->size; i++) {
-    r->rows[i] = r->sig.ndim ? c->values[i] : 1;
+    r->rows[i] = c->values[i];
     ps->counts[i] = (size_t)r->rows[i] * row;
     r->first_dim += r->rows[i];
     if (!mem_add(total, ps->counts[i], &total)) return os_fail(LWCC_ERR_SYSTEM, "\"%s\": too large", r->name);
@@ -82,7 +83,20 @@ static int args_reducescatter(pset *ps, request *r, coll_args *a) {
   return output_room(r, ps->counts[ps->me] * coll_dtype_bytes(a->dtype));
 }
 
+/* What every member of a bucket has before it runs. */
+static int prepare_members(bucket *b) {
+  for (int i = 0; i < b->n; i++) {
+    request *m = b->members[i].r;
+    if (m->stand_in) TRY(stand_in_fill(m));
+    m->contributors = b->members[i].answer->contributors;
+    m->nbytes = signature_count(&m->sig) * coll_dtype_bytes(m->sig.dtype); /* if fixed; the others overwrite it */
+    m->first_dim = 0;
+  }
+  return LWCC_OK;
+}
+
 static int prepare(engine *e, pset *ps, bucket *b, coll_args *a) {
+  TRY(prepare_members(b));
   request *r = b->members[0].r;
   const signature *s = &r->sig;
   *a = (coll_args){.collective = s->collective,
@@ -95,13 +109,9 @@ static int prepare(engine *e, pset *ps, bucket *b, coll_args *a) {
                    .postscale = s->postscale};
   if (s->op == LWCC_AVERAGE && (s->collective == LWCC_ALLREDUCE || s->collective == LWCC_REDUCESCATTER)) {
     a->op = LWCC_SUM;
-    a->postscale /= ps->size;
+    a->postscale /= r->contributors;
   }
-  for (int i = 0; i < b->n; i++) { /* fixed sizes; the others overwrite it */
-    request *m = b->members[i].r;
-    m->nbytes = signature_count(&m->sig) * coll_dtype_bytes(m->sig.dtype);
-    m->first_dim = 0;
-  }
+  if (r->contributors < ps->size) stand_in_scale(a, r->contributors);
   int st = LWCC_OK;
   switch (s->collective) {
     case LWCC_ALLREDUCE:
@@ -147,6 +157,7 @@ static void finish_members(engine *e, bucket *b, int status, const char *text) {
   for (int i = 0; i < b->n; i++) {
     request *r = b->members[i].r;
     cached_unuse(b->members[i].answer);
+    if (stand_in_free(r)) continue;
     if (r->refused && status >= 0) {
       char why[NAME_CAP + 64];
       snprintf(why, sizeof why, "\"%s\": no memory for %zu bytes of output", r->name, r->nbytes);
@@ -247,7 +258,10 @@ bool lane_turn(engine *e, pset *ps) {
 void lane_abandon(engine *e, pset *ps) {
   while (ps->lane) {
     bucket *b = pop(ps);
-    for (int i = 0; i < b->n; i++) cached_unuse(b->members[i].answer);
+    for (int i = 0; i < b->n; i++) {
+      cached_unuse(b->members[i].answer);
+      stand_in_free(b->members[i].r);
+    }
     free(b);
   }
   if (ps->op && --e->running == 0) e->stats.busy_ns += clock_ns() - e->busy_since_ns;

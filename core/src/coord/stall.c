@@ -30,7 +30,7 @@ static void describe(const coordinator *co, const tally *t, uint64_t now, char *
   }
   append(out, cap, "; missing:");
   for (int i = 0; i < co->ps->size; i++) {
-    if (t->asked[i]) continue;
+    if (t->asked[i] || co->joined[i]) continue;
     const last_ask *l = &co->last[i];
     if (l->at_ns)
       snprintf(part, sizeof part, " rank %d (last asked for \"%.80s\" %.1f s ago)", co->ps->ranks[i], l->name,
@@ -44,7 +44,7 @@ static void describe(const coordinator *co, const tally *t, uint64_t now, char *
 /* Another collective under the same name that the other ranks, and only they, ask for. */
 static tally *clashing(coordinator *co, const tally *t) {
   for (tally *o = co->oldest; o; o = o->newer) {
-    if (o == t || !o->since_ns || strcmp(o->name, t->name) != 0) continue;
+    if (o == t || !o->since_ns || o->ready || strcmp(o->name, t->name) != 0) continue;
     bool covers = true;
     for (int i = 0; i < co->ps->size; i++) covers &= !t->asked[i] != !o->asked[i];
     if (covers) return o;
@@ -52,14 +52,8 @@ static tally *clashing(coordinator *co, const tally *t) {
   return NULL;
 }
 
-static int first_asker(const coordinator *co, const tally *t) {
-  int i = 0;
-  while (i < co->ps->size - 1 && !t->asked[i]) i++;
-  return i;
-}
-
 static void fail_one(coordinator *co, tally *t, int status, const char *text) {
-  int i = first_asker(co, t);
+  int i = tally_first(co, t);
   signature s = t->fresh[i] ? *t->fresh[i] : t->agreed;
   group_fail(co, &s, status, text);
   tally_fail(co, t, status, text);
@@ -67,7 +61,7 @@ static void fail_one(coordinator *co, tally *t, int status, const char *text) {
 
 static void fail_clash(coordinator *co, tally *t, tally *other) {
   char text[TEXT_CAP], a[384], b[384];
-  int i = first_asker(co, t), j = first_asker(co, other);
+  int i = tally_first(co, t), j = tally_first(co, other);
   signature_print(t->fresh[i] ? t->fresh[i] : &t->agreed, a, sizeof a);
   signature_print(other->fresh[j] ? other->fresh[j] : &other->agreed, b, sizeof b);
   snprintf(text, sizeof text, "\"%s\": the ranks disagree: rank %d: %s; rank %d: %s", t->name, co->ps->ranks[i], a,
@@ -105,7 +99,7 @@ uint64_t coordinator_stall(coordinator *co, uint64_t now) {
     again = false;
     for (tally *t = co->oldest, *next; t && !again; t = next) {
       next = t->newer;
-      if (t->since_ns && t->nasked < co->ps->size) again = look_at(co, t, now);
+      if (t->since_ns && !t->ready && t->collective != JOIN) again = look_at(co, t, now);
     }
   }
   return co->waiting ? now + LOOK_NS : 0;

@@ -1,4 +1,4 @@
-/* What the coordinator knows of one name. Between negotiate.c, ready.c and stall.c only. */
+/* What the coordinator knows of one name. Between negotiate.c, part.c, ready.c and stall.c only. */
 #ifndef COORD_TALLY_H
 #define COORD_TALLY_H
 #include "coord/negotiate.h"
@@ -12,6 +12,7 @@ typedef struct tally {
   struct tally *next_ready;
   uint32_t id; /* 0: no answer yet */
   bool ready;  /* in co->ready or held in a group */
+  bool once;   /* some ranks have joined and take no part: in neither table, its id is evicted as soon as it has run */
   int collective, nasked, nnew;
   signature agreed;  /* valid if id != 0; allgather's first dimension and alltoall's splits are in values */
   int64_t *values;   /* owned; as cached.values */
@@ -46,12 +47,25 @@ struct coordinator {
   int waiting; /* tallies with since_ns */
   bytes log;
   last_ask *last; /* [size] */
+  bool *joined;   /* [size] */
+  int njoined;
   char left[256]; /* why nothing can run any more; "": it can */
 };
 
 /* negotiate.c */
 void tally_fail(coordinator *co, tally *t, int status, const char *text); /* ERROR on every rank; t may be freed */
-void tally_settled(coordinator *co, tally *t);                            /* it ran: count anew */
+void tally_settled(coordinator *co, tally *t);                            /* it ran: count anew; t may be freed */
+void tally_unlist(coordinator *co, tally *t);                             /* asks for its name will start another */
+/* What rank index i, which has asked, asks for: its REQUEST, or what was agreed with its own rows. out borrows splits.
+ */
+void tally_asked(const coordinator *co, const tally *t, int i, signature *out);
+int tally_first(const coordinator *co, const tally *t); /* the lowest index that has asked */
+int tally_decide(coordinator *co, tally *t);            /* everybody has asked or joined: it gets ready, or fails */
+/* part.c */
+bool part_complete(const coordinator *co, const tally *t);
+int part_join(coordinator *co, tally *t, int from); /* rank index from has joined; t: the tally of JOIN; may be freed */
+bool part_forbidden(const coordinator *co, const tally *t, char *text, size_t cap); /* cannot do without the joined */
+void part_log(coordinator *co, const tally *t);                                     /* what a PART says beyond NEW */
 /* ready.c */
 void ready_add(coordinator *co, tally *t);
 void group_fail(coordinator *co, const signature *sig, int status, const char *text);
