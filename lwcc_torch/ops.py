@@ -338,10 +338,19 @@ def barrier(process_set: Optional[ProcessSet] = None) -> None:
     collectives.barrier(name=engine.unnamed.next(core.BARRIER, process_set), process_set=process_set)
 
 
+class SparseHandle(int):
+    """The handle of a sparse allreduce: for `poll` and `synchronize`, or to be called, as Horovod's."""
+
+    def __call__(self) -> torch.Tensor:
+        """Wait and return the result, as `synchronize`."""
+        reduced: torch.Tensor = synchronize(self)
+        return reduced
+
+
 def sparse_allreduce_async(
     tensor: torch.Tensor, name: Optional[str] = None, op: int = Op.AVERAGE, process_set: Optional[ProcessSet] = None
-) -> Callable[[], torch.Tensor]:
-    """Start the reduction (Average or Sum) of sparse COO tensors; return a function that waits and gives the result.
+) -> SparseHandle:
+    """Start the reduction (Average or Sum) of sparse COO tensors; return a handle, which can also be called.
 
     Indices and values are gathered; the result is coalesced, with the same bits on every rank.
     """
@@ -353,9 +362,9 @@ def sparse_allreduce_async(
     calls = [gather._replace(name=f"{base}.indices"), gather._replace(name=f"{base}.values")]
     tickets = engine.start(calls, [own.indices().t(), own.values()])
 
-    def wait() -> torch.Tensor:
-        (indices, *_), (values, _, contributors) = engine.finish(tickets)
+    def combine(done: list[Any]) -> torch.Tensor:
+        (indices, *_), (values, _, contributors) = done
         values = values / contributors if op == Op.AVERAGE and contributors > 1 else values
         return torch.sparse_coo_tensor(indices.t(), values, own.shape, check_invariants=True).coalesce()
 
-    return wait
+    return SparseHandle(_handle(tickets, combine))

@@ -164,6 +164,13 @@ void *lwcc_alloc(size_t nbytes); /* NULL on failure (lwcc_error) or before join 
 void lwcc_free(void *p);         /* NULL is fine; not while a request uses it */
 int32_t lwcc_is_registered(const void *p, size_t nbytes);
 
+/* ---- timeline ---- */
+/* Write what each request does, and when, to a file that the ranks of a host share: JSON for chrome://tracing and
+ * Perfetto, whole at any moment. A file that is not this job's is emptied. LWCC_TIMELINE starts one at join. marks !=
+ * 0: also an instant for each collective's beginning. LWCC_ERR_INVALID: the file cannot be written. */
+int lwcc_timeline_start(const char *path, int32_t marks);
+int lwcc_timeline_stop(void); /* no-op without one */
+
 /* ---- plans, for looking and proving; no context needed ---- */
 int32_t lwcc_algorithm_count(int32_t collective);
 const char *lwcc_algorithm_name(int32_t collective, int32_t index); /* NULL past the end */

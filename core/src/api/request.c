@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "api/ctx.h"
+#include "exec/adasum.h"
 #include "exec/coll.h"
 #include "os/clock.h"
 #include "os/mem.h"
@@ -57,7 +58,9 @@ static int check_op(const lwcc_request *a) {
   }
   if (a->op < LWCC_AVERAGE || a->op > LWCC_PRODUCT)
     return os_fail(LWCC_ERR_INVALID, "\"%s\": op %d; expected 0 (Average) to 5 (Product)", a->name, a->op);
-  if (a->op == LWCC_ADASUM) return os_fail(LWCC_ERR_UNSUPPORTED, "\"%s\": op Adasum is not built yet", a->name);
+  if (a->op == LWCC_ADASUM && (a->collective != LWCC_ALLREDUCE || !adasum_serves(a->dtype)))
+    return os_fail(LWCC_ERR_INVALID, "\"%s\": op Adasum is for allreduce of floating types; this is %s of %s", a->name,
+                   collective_name(a->collective), dtype_name(a->dtype));
   if (a->op == LWCC_AVERAGE && a->dtype == LWCC_BOOL)
     return os_fail(LWCC_ERR_INVALID, "\"%s\": op Average has no meaning for bool; use Sum (or), Min (and)", a->name);
   if ((a->prescale != 1.0 || a->postscale != 1.0) && !is_float(a->dtype))

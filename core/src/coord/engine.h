@@ -11,6 +11,7 @@
 #include "coord/negotiate.h"
 #include "coord/pset.h"
 #include "coord/queue.h"
+#include "coord/timeline.h"
 #include "os/thread.h"
 
 typedef struct {
@@ -44,6 +45,7 @@ typedef struct engine {
   uint64_t left_ns; /* when the first peer left in good order; 0: none has. Guarded by lock */
   uint64_t busy_since_ns;
   int running;                           /* lanes with a running operation */
+  timeline *trace;                       /* guarded by lock; NULL: none */
   lwcc_stats stats;                      /* guarded by lock, except waited_ns and raw_calls */
   _Atomic uint64_t waited_ns, raw_calls; /* relaxed counters */
 } engine;

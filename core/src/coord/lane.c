@@ -6,6 +6,7 @@
 #include "coord/engine.h"
 #include "coord/fuse.h"
 #include "coord/stand_in.h"
+#include "exec/adasum.h"
 #include "os/clock.h"
 #include "os/log.h"
 #include "os/mem.h"
@@ -83,6 +84,28 @@ static int args_reducescatter(pset *ps, request *r, coll_args *a) {
   return output_room(r, ps->counts[ps->me] * coll_dtype_bytes(a->dtype));
 }
 
+/* Adasum: gather all tensors, then every rank combines them alike. Dot products are of whole tensors. */
+static int args_adasum(pset *ps, bucket *b, coll_args *a) {
+  size_t one = a->count * coll_dtype_bytes(a->dtype), nbytes;
+  if (!mem_mul(one, (size_t)ps->size, &nbytes) || posix_memalign(&b->gathered, 64, nbytes ? nbytes : 1) != 0) {
+    b->gathered = NULL;
+    return os_fail(LWCC_ERR_SYSTEM, "\"%s\": no memory for %d times %zu bytes", b->members[0].r->name, ps->size, one);
+  }
+  a->collective = LWCC_ALLGATHER;
+  a->op = LWCC_SUM;
+  a->out = b->gathered;
+  a->prescale = a->postscale = 1.0;
+  for (int i = 0; i < ps->size; i++) ps->counts[i] = a->count;
+  a->counts = ps->counts;
+  return LWCC_OK;
+}
+
+static int combine(const pset *ps, const bucket *b) {
+  const request *r = b->members[0].r;
+  const signature *s = &r->sig;
+  return adasum_combine(s->dtype, b->gathered, ps->size, signature_count(s), s->prescale * s->postscale, r->output);
+}
+
 /* What every member of a bucket has before it runs. */
 static int prepare_members(bucket *b) {
   for (int i = 0; i < b->n; i++) {
@@ -115,7 +138,8 @@ static int prepare(engine *e, pset *ps, bucket *b, coll_args *a) {
   int st = LWCC_OK;
   switch (s->collective) {
     case LWCC_ALLREDUCE:
-      return fuse_pack(e, ps, b, a, &b->packed);
+      TRY(fuse_pack(e, ps, b, a, &b->packed));
+      return s->op == LWCC_ADASUM ? args_adasum(ps, b, a) : LWCC_OK;
     case LWCC_BROADCAST:
       a->root = pset_index(ps, s->root);
       break;
@@ -157,6 +181,7 @@ static void finish_members(engine *e, bucket *b, int status, const char *text) {
   for (int i = 0; i < b->n; i++) {
     request *r = b->members[i].r;
     cached_unuse(b->members[i].answer);
+    if (e->trace) timeline_request(e->trace, r, b->began_ns, status);
     if (stand_in_free(r)) continue;
     if (r->refused && status >= 0) {
       char why[NAME_CAP + 64];
@@ -180,13 +205,15 @@ static bucket *pop(pset *ps) {
 
 static void finish(engine *e, pset *ps, int status) {
   char text[TEXT_CAP];
-  os_copy_text(text, sizeof text, status < 0 ? os_error() : "");
   bucket *b = pop(ps);
+  if (status >= 0 && b->gathered) status = combine(ps, b);
+  os_copy_text(text, sizeof text, status < 0 ? os_error() : "");
   if (status >= 0 && b->packed) fuse_unpack(ps, b);
   if (ps->op && --e->running == 0) e->stats.busy_ns += clock_ns() - e->busy_since_ns;
   if (ps->op) exec_free(ps->op);
   ps->op = NULL;
   finish_members(e, b, status, text);
+  free(b->gathered);
   free(b);
 }
 
@@ -213,11 +240,13 @@ static void start(engine *e, pset *ps) {
   if (ps->lane != b) return; /* the job failed while prepare waited for the peers' memory: b is gone */
   e->stats.buckets++;
   ps->tag++;
+  if (e->trace) b->began_ns = clock_ns();
   if (st >= 0 && nothing_to_move(ps, b, &a)) {
     finish(e, ps, LWCC_OK);
     return;
   }
-  if (st >= 0) st = exec_start(&ps->named, &a, algorithm[0] ? algorithm : NULL, pset_tag(ps, ps->tag), &ps->op);
+  if (st >= 0)
+    st = exec_start(&ps->named, &a, algorithm[0] && !b->gathered ? algorithm : NULL, pset_tag(ps, ps->tag), &ps->op);
   if (st < 0) {
     ps->op = NULL;
     if (st == LWCC_ERR_SYSTEM)
@@ -262,6 +291,7 @@ void lane_abandon(engine *e, pset *ps) {
       cached_unuse(b->members[i].answer);
       stand_in_free(b->members[i].r);
     }
+    free(b->gathered);
     free(b);
   }
   if (ps->op && --e->running == 0) e->stats.busy_ns += clock_ns() - e->busy_since_ns;

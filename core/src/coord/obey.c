@@ -170,6 +170,7 @@ static int obey_error(engine *e, pset *ps, reader *r) {
   cached *c = cached_by_name(ps, collective, name);
   if (c) c->pending = NULL;
   e->stats.failed++;
+  if (e->trace) timeline_request(e->trace, q, 0, status);
   request_complete(&e->q, q, status, text);
   return LWCC_OK;
 }
@@ -181,6 +182,7 @@ static int obey_joined(engine *e, pset *ps, reader *r) {
   if (!q) return atomic_load(&ps->left) >= 0 ? LWCC_OK : os_fail(LWCC_ERR_PROTOCOL, "JOINED, not asked for");
   q->first_dim = ps->ranks[last];
   e->stats.completed++;
+  if (e->trace) timeline_request(e->trace, q, 0, LWCC_OK);
   request_complete(&e->q, q, LWCC_OK, NULL);
   return LWCC_OK;
 }

@@ -23,7 +23,9 @@ typedef struct cached {
 typedef struct bucket {
   struct bucket *next;
   int n;
-  bool packed; /* in the fusion buffer */
+  bool packed;       /* in the fusion buffer */
+  uint64_t began_ns; /* 0: it has not */
+  void *gathered;    /* owned: Adasum: every rank's tensor; else NULL */
   struct {
     request *r;
     cached *answer;

@@ -90,7 +90,7 @@ static size_t tally_nbytes(const tally *t) {
 static bool fusable(const tally *a, const tally *b) {
   const signature *x = &a->agreed, *y = &b->agreed;
   return x->collective == LWCC_ALLREDUCE && y->collective == LWCC_ALLREDUCE && x->dtype == y->dtype && x->op == y->op &&
-         x->prescale == y->prescale && x->postscale == y->postscale && x->group == y->group &&
+         x->op != LWCC_ADASUM && x->prescale == y->prescale && x->postscale == y->postscale && x->group == y->group &&
          strcmp(x->algorithm, y->algorithm) == 0;
 }
 
