@@ -24,9 +24,10 @@ typedef struct tally {
   char name[];
 } tally;
 
-typedef struct group {
+typedef struct group { /* found by signature.group and its size */
   name_node node;
-  int size, n; /* members, of these ready */
+  int size, n;    /* members, of these decided (ready or failed) */
+  uint32_t asked; /* members, counted for each rank that asked */
   tally *first, **tail;
   int status; /* < 0: a member failed, with text; members that become ready later fail at once */
   char text[TEXT_CAP];
@@ -61,6 +62,10 @@ void tally_unlist(coordinator *co, tally *t);                             /* ask
 void tally_asked(const coordinator *co, const tally *t, int i, signature *out);
 int tally_first(const coordinator *co, const tally *t); /* the lowest index that has asked */
 int tally_decide(coordinator *co, tally *t);            /* everybody has asked or joined: it gets ready, or fails */
+/* What the rank of this index asked for; of a group it is right about, of shape[0] and splits only if it is fresh. */
+static inline const signature *asked_for(const tally *t, int index) {
+  return t->fresh[index] ? t->fresh[index] : &t->agreed;
+}
 /* part.c */
 bool part_complete(const coordinator *co, const tally *t);
 int part_join(coordinator *co, tally *t, int from); /* rank index from has joined; t: the tally of JOIN; may be freed */
@@ -68,5 +73,10 @@ bool part_forbidden(const coordinator *co, const tally *t, char *text, size_t ca
 void part_log(coordinator *co, const tally *t);                                     /* what a PART says beyond NEW */
 /* ready.c */
 void ready_add(coordinator *co, tally *t);
-void group_fail(coordinator *co, const signature *sig, int status, const char *text);
+void groups_ask(coordinator *co, const signature *sig); /* one more rank asks for one more member */
+/* t fails: so do the groups that the ranks have it in. t itself is left to the caller. */
+void groups_fail(coordinator *co, const tally *t, int status, const char *text);
+/* At the end of a frame, which holds a rank's group as a whole: fail what can't be completed any more, because the
+ * ranks disagree about a group's members. */
+void groups_settle(coordinator *co);
 #endif
