@@ -18,17 +18,17 @@ request *stand_in_make(const cached *c) {
   return r;
 }
 
-/* One buffer, in place, that holds the input; where the core sizes the output, it allocates that itself. */
+/* One buffer, in place, that holds the input; where the core sizes the output, it allocates that itself. Zeros serve
+ * all but three operations, and those too when they are scaled by 0. */
 int stand_in_fill(request *r) {
   const signature *s = &r->sig;
-  size_t nbytes, count = s->collective == LWCC_BARRIER ? 0 : signature_count(s);
+  size_t count = s->collective == LWCC_BARRIER ? 0 : signature_count(s);
   bool reduces = s->collective == LWCC_ALLREDUCE || s->collective == LWCC_REDUCESCATTER;
-  if (!mem_mul(count, coll_dtype_bytes(s->dtype), &nbytes) || nbytes > PTRDIFF_MAX - 64 ||
-      posix_memalign(&r->scratch, 64, nbytes ? nbytes : 1) != 0) {
-    r->scratch = NULL;
+  r->scratch = count <= PTRDIFF_MAX / sizeof(double) ? calloc(count ? count : 1, coll_dtype_bytes(s->dtype)) : NULL;
+  if (!r->scratch)
     return os_fail(LWCC_ERR_SYSTEM, "\"%s\": no memory for %zu elements on a rank that has joined", r->name, count);
-  }
-  if (reduces) reduce_neutral(s->dtype, s->prescale == 0 ? LWCC_SUM : s->op, s->prescale < 0, r->scratch, count);
+  if (reduces && s->op >= LWCC_MIN && s->prescale != 0)
+    reduce_neutral(s->dtype, s->op, s->prescale < 0, r->scratch, count);
   r->input = r->scratch;
   if (s->collective == LWCC_ALLREDUCE || s->collective == LWCC_BROADCAST) r->output = r->scratch;
   return LWCC_OK;
