@@ -50,6 +50,45 @@ NAMES = {  # name -> what differs; "" where nothing does
     **dict.fromkeys(WITHOUT_MPI.split(), "True: works without MPI"),
     **dict.fromkeys(NOT_BUILT.split(), "0 or False"),
 }
+# what users of Horovod met -> the case or test in which it is not so; numbers are those of its public reports
+FAULTS = {
+    "broadcast_optimizer_state moves parameters of the ranks without state": (
+        "case_a_resumed_adamw_is_equal_everywhere_and_no_parameter_moves"
+    ),
+    "groups ignore gradient_predivide_factor": ("case_small_buckets_groups_predivision_and_fused_steps_change_nothing"),
+    "groups stall where a rank lacks a gradient": "case_a_layer_frozen_on_some_ranks",
+    "join is wrong for Min, Max and Product, and Average divides by all": "case_every_type_has_its_neutral_elements",
+    "counts of 32 bits (844, 373)": "test_huge.c",
+    "zero_grad(set_to_none=...) is a TypeError (3405)": "case_the_class_and_its_state_are_the_users",
+    "elastic retries errors of the program": "case_elastic_goes_back_to_the_last_commit",
+    "averages of integers throw": "case_allreduce_averages_and_takes_extremes",
+    "statistics of different SyncBatchNorm layers pair up (1077, 1384: GPU only)": (
+        "case_sync_batch_norm_is_that_of_the_whole_batch"
+    ),
+    "a rank ends, the others go on for minutes (642, 3060)": ("test_the_first_failure_decides_code_and_report"),
+    "a tensor that some ranks never ask for hangs silently (100, 429, 2640, 2107)": (
+        "test_a_missing_rank_is_named_and_the_job_goes_on"
+    ),
+    "uneven data deadlocks (3980)": "case_uneven_epochs_train_as_one_process_would",
+    "ranks outlive the launcher (2402)": "test_sigkill_of_the_launcher_leaves_no_process",
+    "two optimizers, as of a GAN, clash (2716, 2559, 1679, 1549)": "case_a_gan_with_two_optimizers",
+    "no bfloat16 on CPU (4047, 278)": "case_allreduce_sums_every_type_and_shape",
+    "an idle job uses CPU (2804)": "test_idle_ranks_use_no_cpu",
+    "mixed precision recipes stall or refuse (3160, 3181, 3350)": ("case_mixed_precision_recipes_train_and_skip_alike"),
+    "process sets wait for one another (3324)": "test_sets.c",
+    "memory grows with every step (1501, 602)": "case_memory_is_flat_for_unnamed_collectives",
+    "an elastic sampler loses what was processed (3143)": "case_elastic_sampler_leaves_out_what_was_processed",
+    "a fused bucket changes while it is in use (1282)": "test_negotiate.c",
+}
+
+
+def home(test: str) -> str:
+    """Return the file, from tests/ on, that defines a case or a test, or is one; "" if there is none."""
+    root = HERE.parent
+    for path in sorted(root.rglob("*.[cp]*")):
+        if path.suffix in (".c", ".py") and (path.name == test or re.search(rf"\b{test}\(", path.read_text())):
+            return str(path.relative_to(root))
+    return ""
 
 
 def uses() -> dict[str, str]:
@@ -85,6 +124,15 @@ def page() -> str:
             "|---|---|---|---|",
             *rows,
             "",
+            "## What its users met",
+            "",
+            "| report | does not happen in |",
+            "|---|---|",
+            *(
+                f"| {report} | `{home(test)}`{'' if test.endswith('.c') else ': ' + test} |"
+                for report, test in FAULTS.items()
+            ),
+            "",
             "An argument error of one's own is a ValueError from the call; what ranks disagree about is a `Mismatch`",
             "on every rank (a RuntimeError, as all of `LwccError`), and the job goes on.",
             "",
@@ -100,6 +148,7 @@ def test_every_name_is_there_and_covered_and_the_page_says_so() -> None:
         for part in name.split("."):
             value = getattr(value, part)
     assert [name for name in NAMES if name not in uses()] == []
+    assert [test for test in FAULTS.values() if not home(test)] == []
     assert PAGE.read_text() == page(), "run python tests/torch/test_horovod_table.py"
 
 
