@@ -211,9 +211,10 @@ def case_the_timeline_is_whole_json_at_any_moment(rank: int, size: int) -> None:
         assert all(a["ts"] + a["dur"] <= b["ts"] + 0.01 for a, b in zip(runs, runs[1:])), runs
     hvd.stop_timeline()
     hvd.stop_timeline()
-    before = path.read_text()
     hvd.barrier()
+    before = path.read_text()
     hvd.allreduce(torch.ones(4))
+    hvd.barrier()
     assert path.read_text() == before
     raises(ValueError, "timeline write", lambda: hvd.start_timeline("/nowhere/at/all.json"))
 
