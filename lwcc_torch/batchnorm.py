@@ -108,7 +108,7 @@ class SyncBatchNorm(_BatchNorm):  # type: ignore[misc, unused-ignore]
         if self.training and self.track_running_stats:
             self._track(mean, var, count)
         if self.weight is None:
-            return normal  # type: ignore[no-any-return]
+            return normal
         return normal * _shaped(self.weight, x) + _shaped(self.bias, x)  # type: ignore[no-any-return]
 
     @torch.no_grad()

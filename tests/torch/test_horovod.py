@@ -24,12 +24,12 @@ def test_ranks_join_when_they_are_out_of_data(run_ranks: Any, n: int) -> None:
     run_cases(run_ranks, n, "cases_join.py")
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("n", [2, 3])
 def test_the_rest_of_the_interface(run_ranks: Any, n: int) -> None:
     run_cases(run_ranks, n, "cases_horovod.py")
 
 
-@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("n", [3])
 def test_whole_scripts(run_ranks: Any, n: int) -> None:
     run_cases(run_ranks, n, "cases_scripts.py")
 

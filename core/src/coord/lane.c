@@ -103,7 +103,12 @@ static int args_adasum(pset *ps, bucket *b, coll_args *a) {
 static int combine(const pset *ps, const bucket *b) {
   const request *r = b->members[0].r;
   const signature *s = &r->sig;
-  return adasum_combine(s->dtype, b->gathered, ps->size, signature_count(s), s->prescale * s->postscale, r->output);
+  const coll_args a = {.dtype = s->dtype,
+                       .out = r->output,
+                       .count = signature_count(s),
+                       .prescale = s->prescale,
+                       .postscale = s->postscale};
+  return adasum_combine(&a, b->gathered, ps->size);
 }
 
 /* What every member of a bucket has before it runs. */

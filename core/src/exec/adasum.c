@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "exec/coll.h"
 #include "os/mem.h"
 #include "os/status.h"
 
@@ -92,23 +91,24 @@ static void pair64(double *a, const double *b, size_t n) {
   for (size_t i = 0; i < n; i++) a[i] = fa * a[i] + fb * b[i];
 }
 
-int adasum_combine(int dtype, const void *all, int n, size_t count, double scale, void *out) {
-  size_t terms, nbytes;
-  bool wide = dtype == LWCC_FLOAT64;
+int adasum_combine(const coll_args *a, const void *all, int n) {
+  size_t terms, nbytes, count = a->count;
+  double scale = a->prescale * a->postscale;
+  bool wide = a->dtype == LWCC_FLOAT64;
   if (!mem_mul((size_t)n, count, &terms) || !mem_mul(terms, wide ? sizeof(double) : sizeof(float), &nbytes))
     return os_fail(LWCC_ERR_SYSTEM, "Adasum: no memory for %d times %zu elements", n, count);
   void *room = malloc(nbytes ? nbytes : 1);
   if (!room) return os_fail(LWCC_ERR_SYSTEM, "Adasum: no memory for %zu bytes", nbytes);
   float *f = room;
   double *d = room;
-  wide ? (void)memcpy(d, all, nbytes) : widen(dtype, f, all, terms);
+  wide ? (void)memcpy(d, all, nbytes) : widen(a->dtype, f, all, terms);
   for (int step = 1; step < n; step *= 2)
     for (int i = 0; i + step < n; i += 2 * step) {
-      size_t a = (size_t)i * count, b = (size_t)(i + step) * count;
-      wide ? pair64(d + a, d + b, count) : pair32(f + a, f + b, count);
+      size_t to = (size_t)i * count, from = (size_t)(i + step) * count;
+      wide ? pair64(d + to, d + from, count) : pair32(f + to, f + from, count);
     }
-  for (size_t i = 0; wide && i < count; i++) ((double *)out)[i] = d[i] * scale;
-  put(dtype, out, f, wide ? 0 : count, scale);
+  for (size_t i = 0; wide && i < count; i++) ((double *)a->out)[i] = d[i] * scale;
+  put(a->dtype, a->out, f, wide ? 0 : count, scale);
   free(room);
   return LWCC_OK;
 }

@@ -5,10 +5,11 @@
 #ifndef EXEC_ADASUM_H
 #define EXEC_ADASUM_H
 #include <stdbool.h>
-#include <stddef.h>
+
+#include "exec/coll.h"
 
 bool adasum_serves(int dtype); /* the floating types */
-/* out = scale * adaptive sum of the n terms in all, each count elements. Accumulates in float, dot products in double.
- * LWCC_ERR_SYSTEM: no memory. Any thread. */
-int adasum_combine(int dtype, const void *all, int n, size_t count, double scale, void *out);
+/* a->out = prescale * postscale * adaptive sum of the n terms in all, each a->count elements. Accumulates in float, dot
+ * products in double. LWCC_ERR_SYSTEM: no memory. Any thread. */
+int adasum_combine(const coll_args *a, const void *all, int n);
 #endif
