@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
-from lwcc import errors, rendezvous
+from lwcc import engines, errors, rendezvous
 from lwcc._native import ffi, lib
 
 
@@ -105,12 +105,24 @@ def _join(place: rendezvous.Place, timeout: Optional[float]) -> None:
     limit = rendezvous.start_timeout() if timeout is None else timeout
     store: Optional[rendezvous.Store] = None
     secret = random_bytes.token_bytes(32)
-    if place.scheme != "alone":
+    engine = engines.chosen()
+    mpi = engines.load_mpi() if engine == "mpi" else None
+    if mpi is not None:
+        place = engines.place_of_mpi(mpi, place)
+    if place.scheme == "mpi":
+        secret = engines.secret_by_mpi(mpi)
+    elif place.scheme != "alone":
         store, secret = rendezvous.connect(place, limit)
     _context.inits += 1
     try:
         endpoint = _open(place, secret)
         endpoints: list[bytes] = []
+        if mpi is not None:
+            engines.use_mpi(mpi)
+        elif engine == "gloo":
+            engines.use_gloo(place, store, limit, f"{place.generation}.{_context.inits}")
+        if place.scheme == "mpi":
+            endpoints = engines.exchange_by_mpi(mpi, endpoint)
         if store is not None:
             store.set(f"started/{place.rank}", b"1")  # the launcher knows by this who has come to init
             prefix = f"lwcc/g{place.generation}.{_context.inits}"
@@ -167,6 +179,7 @@ def shutdown() -> None:
             ending()
         if _context.owner == os.getpid():
             lib.lwcc_shutdown()
+            engines.end()
             if _context.store is not None:
                 _context.store.close()
         _context.store = None

@@ -87,12 +87,28 @@ static int run_wire(engine *e, pset *ps, const coll_args *a) {
   return st;
 }
 
+/* By a blocking call of MPI, which is why the engine's lock is left to the others. */
+static int run_blocking(engine *e, pset *ps, const coll_args *a) {
+  exec_op *op;
+  bool progress = false;
+  while (atomic_exchange_explicit(&ps->raw_lock, 1, memory_order_acquire)) sched_yield(); /* pairs with the release */
+  int st = ctx_alive(e);
+  if (st >= 0) st = exec_start(&ps->raw, a, forced[a->collective], 0, &op);
+  if (st >= 0) {
+    st = exec_step(op, &progress);
+    exec_free(op);
+  }
+  atomic_store_explicit(&ps->raw_lock, 0, memory_order_release);
+  return st;
+}
+
 static int run(const coll_args *a, int set) {
   pset *ps;
   engine *e = ctx_member(set, &ps);
   if (!e) return ps ? LWCC_ERR_INVALID : lwcc_initialized() ? LWCC_ERR_INVALID : LWCC_ERR_SHUTDOWN;
   atomic_fetch_add_explicit(&e->raw_calls, 1, memory_order_relaxed);
   const char *name = forced[a->collective];
+  if (ps->raw.blocking) return run_blocking(e, ps, a);
   if (!ps->raw_shm || (name[0] && strcmp(name, "shm") != 0)) return run_wire(e, ps, a);
   TRY(ctx_alive(e));
   watch w = {.e = e, .ps = ps};

@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "coord/fuse.h"
+#include "exec/guest.h"
+#include "exec/mpi.h"
 #include "os/env.h"
 #include "os/mem.h"
 #include "os/status.h"
@@ -47,6 +49,14 @@ static int make_reach(engine *e, pset *ps) {
   return LWCC_OK;
 }
 
+static int open_foreign(const engine *e, pset *ps) {
+  ps->named.set = ps->raw.set = ps->id;
+  if (guest_used()) ps->named.engine = ps->raw.engine = LWCC_ENGINE_GUEST;
+  if (!mpi_used() || ps->me < 0 || e->size == 1) return LWCC_OK;
+  TRY(mpi_team_open(&ps->named, ps->id == 0));
+  return mpi_team_open(&ps->raw, ps->id == 0);
+}
+
 /* area: zeroed shared memory for two teams; NULL: the set has none. */
 static int open_teams(engine *e, pset *ps, void *area) {
   ps->named = (exec_team){.size = ps->size,
@@ -59,6 +69,8 @@ static int open_teams(engine *e, pset *ps, void *area) {
                           .gamma_s_per_byte = 0.05e-9};
   ps->raw = ps->named;
   ps->raw.cls = LINK_RAW;
+  TRY(open_foreign(e, ps));
+  if (ps->named.engine != LWCC_ENGINE_OWN) return LWCC_OK;
   if (!area || ps->me < 0) return LWCC_OK;
   TRY(make_reach(e, ps));
   shm_reach reach = {.arg = ps->reach, .find = reach_find, .map = reach_map, .ring = reach_ring};
@@ -140,6 +152,8 @@ int engine_bind(engine *e, channel *ch, node *nd) {
   if (nd) TRY(node_attach(nd, ch));
   TRY(add_world(e));
   e->stats.shared_memory = engine_set(e, 0)->named_shm != NULL;
+  e->stats.engine = engine_set(e, 0)->named.engine;
+  e->polled = e->stats.engine == LWCC_ENGINE_MPI;
   return LWCC_OK;
 }
 

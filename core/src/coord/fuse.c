@@ -58,6 +58,7 @@ int fuse_pack(engine *e, pset *ps, const bucket *b, coll_args *args, bool *packe
   args->count = total / coll_dtype_bytes(args->dtype);
   *packed_out = b->n > 1 && !neighbours(b);
   e->stats.bytes += total;
+  e->stats.allreduces[total < 2 ? 0 : total > (size_t)1 << 46 ? 47 : 64 - __builtin_clzll(total - 1)]++;
   if (b->n > 1) e->stats.fused += (uint64_t)b->n;
   if (!*packed_out) {
     if (b->n > 1) e->stats.fused_in_place += (uint64_t)b->n;

@@ -100,7 +100,8 @@ static void *background(void *arg) {
       if (++e->turns % LOOK_EVERY == 0) look_for_stalls(e);
       continue;
     }
-    if (e->running && idle++ < YIELDS) { /* a collective is under way: the peers are at work too */
+    if (e->running && (idle++ < YIELDS || e->polled)) { /* a collective is under way: the peers are at work too */
+      if (idle % LOOK_EVERY == 0) look_for_stalls(e);
       pthread_mutex_unlock(&e->lock);
       sched_yield();
       pthread_mutex_lock(&e->lock);
@@ -130,7 +131,7 @@ static bool drive(engine *e, request *r, uint64_t deadline_ns) {
     }
     if (idle++ < e->spins)
       cpu_pause();
-    else if (idle < e->spins + YIELDS)
+    else if (idle < e->spins + YIELDS || (e->polled && e->running))
       sched_yield();
     else
       return false;
