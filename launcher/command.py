@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from lwcc.launcher import info
 from lwcc.launcher.args import LaunchSpec, parse
@@ -45,10 +46,15 @@ def _dispatch(spec: LaunchSpec) -> int:
         meeting = Meeting(f"{_HOST}:PORT", "", _HOST, 0, "dry-run", socket.gethostname())
         print(info.dry_run(spec, command, meeting, os.environ), end="")
         return 0
-    return _run(spec, command)
+    if spec.baseline:
+        from lwcc.launcher.baseline import run_baseline  # only a comparison needs it
+
+        return run_baseline(spec, command)
+    return run_job(spec, command)
 
 
-def _run(spec: LaunchSpec, command: Sequence[str]) -> int:
+def run_job(spec: LaunchSpec, command: Sequence[str]) -> int:
+    """Run the ranks on the engine that spec names; return the exit code. Raises CannotRun."""
     secret = os.urandom(SECRET_NBYTES)
     job_id = os.urandom(6).hex()
     store = StoreServer(_HOST, 0, secret)
@@ -57,10 +63,28 @@ def _run(spec: LaunchSpec, command: Sequence[str]) -> int:
         threads = default_threads(os.environ, spec.extra_env, spec.np)
         if threads is not None:
             print(f"lwccrun: OMP_NUM_THREADS={threads} for each rank (set it yourself to change that)", file=sys.stderr)
+            spec = replace(spec, extra_env={"OMP_NUM_THREADS": str(threads), **spec.extra_env})
+        spec, command = _on_engine(spec, command)
         log = RunLog(spec, job_id, meeting.hostname)
         return Supervisor(spec, command, meeting, store).run(log, dict(os.environ))
     finally:
         store.close()
+
+
+def _on_engine(spec: LaunchSpec, command: Sequence[str]) -> tuple[LaunchSpec, Sequence[str]]:
+    """Make the job one of its engine. An MPI starts its ranks itself, so that we start one process: its launcher."""
+    if spec.engine == "own":
+        return spec, command
+    settings = spec.settings
+    if spec.engine == "mpi":
+        from lwcc.launcher import mpi
+
+        found = mpi.find_mpi()
+        settings = settings or mpi.plain(found, spec.np)
+        command = mpi.command(found, settings, spec.np, command)
+        spec = replace(spec, np=1, tag=False)
+    variables = {"LWCC_ENGINE": spec.engine, **(settings.variables if settings else {})}
+    return replace(spec, extra_env={**spec.extra_env, **variables}), command
 
 
 def _free_port() -> int:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
-from lwcc import engines, errors, rendezvous
+from lwcc import engines, errors, journal, rendezvous
 from lwcc._native import ffi, lib
 
 
@@ -141,6 +141,7 @@ def _join(place: rendezvous.Place, timeout: Optional[float]) -> None:
     _context.world = World(*(getattr(world, field) for field in World._fields))
     _context.store, _context.generation, _context.owner = store, place.generation, os.getpid()
     _context.exits.clear()
+    journal.begin()
     if not _context.registered:
         atexit.register(shutdown)
         _context.registered = True
@@ -174,6 +175,8 @@ def shutdown() -> None:
     with _context.lock:
         if _context.world is None:
             return
+        if _context.owner == os.getpid():
+            journal.end(_context.world)
         _context.world = None
         for ending in _context.endings:
             ending()
