@@ -117,19 +117,20 @@ def _cell(value: float | None, scale: float, digits: int) -> str:
 def rows(runs: Sequence[Run]) -> list[dict[str, str]]:
     """One row of texts for each variant, in the order of the runs."""
     names = list(dict.fromkeys(run.variant for run in runs))
-    ours = [run for run in runs if run.variant == names[0] and not run.code]
+    ours = [run for run in runs if run.variant == names[0] and run.told()]
     base, _ = _middle(ours, lambda run: run.samples_per_s)
     found = []
     for name in names:
         mine = [run for run in runs if run.variant == name]
-        good = [run for run in mine if not run.code]
+        good = [run for run in mine if run.told()]
+        failed = next((run.code for run in mine if run.code), 0)
         if not good:
-            found.append({"engine": name, "samples/s": f"failed ({mine[0].code})"})
+            found.append({"engine": name, "samples/s": f"exit {failed}" if failed else "-"})
             continue
         speed, spread = _middle(good, lambda run: run.samples_per_s)
         found.append(
             {
-                "engine": name,
+                "engine": f"{name} (exit {failed})" if failed else name,
                 "samples/s": _cell(speed, 1, 0) + spread,
                 "x lwcc": "-" if speed is None or not base else f"{speed / base:.2f}",
                 "step ms": _cell(_middle(good, Run.step_median)[0], 1e3, 2),
@@ -148,7 +149,7 @@ def rows(runs: Sequence[Run]) -> list[dict[str, str]]:
 def table(record: dict[str, Any], runs: Sequence[Run]) -> str:
     """The comparison as text."""
     cells = rows(runs)
-    heads = list(max(cells, key=len))
+    heads = list(max(cells, key=lambda row: len(row)))
     widths = {h: max(len(h), *(len(row.get(h, "")) for row in cells)) for h in heads}
     lines = [f"{record['np']} ranks, {record['machine']}" + (f", {record['mpi']}" if record["mpi"] else "")]
     if record["np"] > cores():
@@ -158,7 +159,7 @@ def table(record: dict[str, Any], runs: Sequence[Run]) -> str:
     lines += ["  ".join(f"{h:>{widths[h]}}" for h in heads)]
     lines += ["  ".join(f"{row.get(h, ''):>{widths[h]}}" for h in heads) for row in cells]
     lines.append("exposed: rank 0 waited; comm: a collective ran on rank 0. allreduces by size (upper bounds):")
-    firsts = {run.variant: run for run in reversed(runs) if not run.code}
+    firsts = {run.variant: run for run in reversed(runs) if run.told()}
     for name in record["settings"]:
         if name in firsts and firsts[name].allreduces:
             lines.append(f"  {name}: {histogram(firsts[name].allreduces)}")

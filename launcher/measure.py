@@ -35,6 +35,10 @@ class Run:
     accuracy: float | None = None
     engine: int | None = None
 
+    def told(self) -> bool:
+        """Is there anything to compare? A script that missed its target has still run."""
+        return self.samples_per_s is not None or bool(self.step_s) or bool(self.losses)
+
     def step_median(self) -> float | None:
         """The median step."""
         return statistics.median(self.step_s) if self.step_s else None
