@@ -149,7 +149,7 @@ def rows(runs: Sequence[Run]) -> list[dict[str, str]]:
 def table(record: dict[str, Any], runs: Sequence[Run]) -> str:
     """The comparison as text."""
     cells = rows(runs)
-    heads = list(max(cells, key=lambda row: len(row)))
+    heads = list(next((row for row in cells if len(row) > 2), cells[0]))
     widths = {h: max(len(h), *(len(row.get(h, "")) for row in cells)) for h in heads}
     lines = [f"{record['np']} ranks, {record['machine']}" + (f", {record['mpi']}" if record["mpi"] else "")]
     if record["np"] > cores():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
@@ -64,11 +65,26 @@ def run_job(spec: LaunchSpec, command: Sequence[str]) -> int:
         if threads is not None:
             print(f"lwccrun: OMP_NUM_THREADS={threads} for each rank (set it yourself to change that)", file=sys.stderr)
             spec = replace(spec, extra_env={"OMP_NUM_THREADS": str(threads), **spec.extra_env})
+        spec = _with_cost(spec)
         spec, command = _on_engine(spec, command)
         log = RunLog(spec, job_id, meeting.hostname)
         return Supervisor(spec, command, meeting, store).run(log, dict(os.environ))
     finally:
         store.close()
+
+
+def _with_cost(spec: LaunchSpec) -> LaunchSpec:
+    """Add what `lwcc bench p2p` has stored of the wire: all ranks must choose by the same numbers."""
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    try:
+        with open(os.path.join(home, "lwcc", "cost.json"), encoding="utf-8") as file:
+            cost = json.load(file)
+        text = ",".join(f"{float(cost[key]):.6g}" for key in ("alpha_s", "beta_s_per_byte", "gamma_s_per_byte"))
+    except (OSError, ValueError, KeyError, TypeError):
+        return spec  # never measured, or unreadable: the library's own numbers hold
+    if "LWCC_COST" in os.environ or "LWCC_COST" in spec.extra_env:
+        return spec
+    return replace(spec, extra_env={"LWCC_COST": text, **spec.extra_env})
 
 
 def _on_engine(spec: LaunchSpec, command: Sequence[str]) -> tuple[LaunchSpec, Sequence[str]]:

@@ -76,6 +76,9 @@ def _parser() -> argparse.ArgumentParser:
     verify = commands.add_parser("verify", help="prove every algorithm for 1..N ranks")
     verify.add_argument("--max-size", type=int, default=17, metavar="N")
     verify.set_defaults(run=_verify)
+    from lwcc import bench
+
+    bench.add_parser(commands)
     return parser
 
 

@@ -153,6 +153,19 @@ int lwcc_raw_barrier(int32_t set);
 /* Force one algorithm for the raw calls of this process (same on all ranks); NULL or "" = select. */
 int lwcc_raw_algorithm(int32_t collective, const char *name);
 
+/* ---- timing: raw calls in a loop, each from a barrier; seconds_out[iterations] are this rank's ---- */
+enum {
+  LWCC_TIME_P2P = 6, /* instead of a collective: one message from rank 0 to 1, half of a way there and back */
+  LWCC_TIME_FOLD = 7 /* output = input + output, on all ranks at the same time: what memory and arithmetic allow */
+};
+typedef struct {
+  int32_t collective, dtype, op;
+  const void *input;
+  void *output;
+  int64_t count, iterations; /* count: as the raw call's */
+} lwcc_loop;
+int lwcc_time_loop(const lwcc_loop *loop, double *seconds_out);
+
 /* ---- registered memory: 64-byte aligned, zeroed, mapped by every rank of the node ---- */
 void *lwcc_alloc(size_t nbytes); /* NULL on failure (lwcc_error) or before join */
 void lwcc_free(void *p);         /* NULL is fine; not while a request uses it */

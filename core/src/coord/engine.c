@@ -1,6 +1,7 @@
 /* Making and freeing an engine, and its process sets. */
 #include "coord/engine.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,6 +9,7 @@
 #include "exec/guest.h"
 #include "exec/mpi.h"
 #include "os/env.h"
+#include "os/log.h"
 #include "os/mem.h"
 #include "os/status.h"
 
@@ -57,6 +59,21 @@ static int open_foreign(const engine *e, pset *ps) {
   return mpi_team_open(&ps->raw, ps->id == 0);
 }
 
+/* What `lwcc bench p2p` has found of the wire, if the launcher says it. */
+static void price(exec_team *team) {
+  const char *text = env_text(ENV_COST);
+  double a, b, c;
+  int end = 0;
+  if (!*text) return;
+  if (sscanf(text, "%lf,%lf,%lf%n", &a, &b, &c, &end) != 3 || text[end] || !(a >= 0 && b >= 0 && c >= 0)) {
+    LOG(WARN, "LWCC_COST=%.60s is ignored; expected three numbers of seconds, such as 15e-6,4e-10,5e-11", text);
+    return;
+  }
+  team->alpha_s = a;
+  team->beta_s_per_byte = b;
+  team->gamma_s_per_byte = c;
+}
+
 /* area: zeroed shared memory for two teams; NULL: the set has none. */
 static int open_teams(engine *e, pset *ps, void *area) {
   ps->named = (exec_team){.size = ps->size,
@@ -67,6 +84,7 @@ static int open_teams(engine *e, pset *ps, void *area) {
                           .alpha_s = area ? 1e-6 : 15e-6,
                           .beta_s_per_byte = area ? 0.2e-9 : 0.4e-9,
                           .gamma_s_per_byte = 0.05e-9};
+  if (!area) price(&ps->named);
   ps->raw = ps->named;
   ps->raw.cls = LINK_RAW;
   TRY(open_foreign(e, ps));
