@@ -34,6 +34,7 @@ class Run:
     losses: list[float] = field(default_factory=list)
     accuracy: float | None = None
     engine: int | None = None
+    ranks: list[dict[str, float]] = field(default_factory=list)  # rank, exposed_s, communication_s
 
     def told(self) -> bool:
         """Is there anything to compare? A script that missed its target has still run."""
@@ -74,6 +75,10 @@ def read_journals(run: Run, folder: str) -> None:
     stats = first["stats"]
     run.exposed_s, run.communication_s = stats["waited_ns"] / 1e9, stats["busy_ns"] / 1e9
     run.nbytes, run.allreduces, run.engine = stats["bytes"], stats["allreduces"], stats["engine"]
+    run.ranks = [
+        {"rank": j["rank"], "exposed_s": j["stats"]["waited_ns"] / 1e9, "communication_s": j["stats"]["busy_ns"] / 1e9}
+        for j in sorted(journals, key=lambda journal: int(journal["rank"]))
+    ]
     spans = [[(b[0] - a[0]) / 1e9 for a, b in zip(j["steps"], j["steps"][1:])] for j in journals]
     run.step_s = [max(step) for step in zip(*spans)]
 

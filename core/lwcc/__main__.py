@@ -76,9 +76,10 @@ def _parser() -> argparse.ArgumentParser:
     verify = commands.add_parser("verify", help="prove every algorithm for 1..N ranks")
     verify.add_argument("--max-size", type=int, default=17, metavar="N")
     verify.set_defaults(run=_verify)
-    from lwcc import bench
+    from lwcc import bench, report
 
     bench.add_parser(commands)
+    report.add_parser(commands)
     return parser
 
 
