@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from lwcc.launcher.engines import ENGINES, Settings, engine_list
 from lwcc.launcher.flags import MAPPED, REFUSED, Refused
 from lwcc.launcher.hosts import Host, HostError, parse_hostfile, parse_hosts
+from lwcc.launcher.net import NetSpec, parse_net
 
 MAX_RANKS = 4096
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -69,7 +70,8 @@ class LaunchSpec:
     baseline: tuple[str, ...] = ()  # engines to run beside LWCC's own
     repeat: int = 1
     mpi_best: bool = False
-    net: str | None = None
+    net: NetSpec | None = None
+    prefixes: tuple[tuple[str, ...], ...] = ()  # what each rank's command starts with, where it has a node
 
 
 class _Refuse(argparse.Action):
@@ -181,6 +183,10 @@ def _add_comparison(group: Any) -> None:
     )  # fmt: skip
     group.add_argument("--repeat", type=_ranks, default=1, metavar="R", help="with --baseline: R interleaved runs each")
     group.add_argument("--mpi-best", action="store_true", help="with --baseline mpi: also its best known settings")
+    group.add_argument(
+        "--net", type=parse_net, metavar="SPEC",
+        help="put the ranks on nodes of a network of namespaces: 1gbit, or nodes=4,rate=1gbit,cc=bbr",
+    )  # fmt: skip
     group.add_argument("--engine", choices=ENGINES, default="own", help="who carries the collectives (default own)")
 
 
@@ -226,6 +232,7 @@ def parse(argv: Sequence[str]) -> LaunchSpec:
         baseline=ns.baseline,
         repeat=ns.repeat,
         mpi_best=ns.mpi_best,
+        net=ns.net,
     )
 
 

@@ -16,6 +16,7 @@ from lwcc.launcher.args import LaunchSpec
 from lwcc.launcher.engines import Settings
 from lwcc.launcher.env import cores
 from lwcc.launcher.measure import Run, agreement, histogram, read_journals, read_output, size_text
+from lwcc.launcher.net import Network
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def find_variants(spec: LaunchSpec) -> tuple[list[Variant], str]:
     return variants, version
 
 
-def run_baseline(spec: LaunchSpec, command: Sequence[str]) -> int:
+def run_baseline(spec: LaunchSpec, command: Sequence[str], network: Network | None = None) -> int:
     """Run everything; print the table and write the run directory. The exit code is that of the first failed run."""
     variants, version = find_variants(spec)
     stem = os.path.splitext(os.path.basename(spec.command[0]))[0]
@@ -59,10 +60,11 @@ def run_baseline(spec: LaunchSpec, command: Sequence[str]) -> int:
     for repeat in range(spec.repeat):
         for variant in variants:
             _say(f"--- {variant.name}, run {repeat + 1} of {spec.repeat} ({variant.settings.text()})")
-            runs.append(_run_one(spec, command, variant, os.path.join(folder, f"{variant.name}-{repeat + 1}")))
+            runs.append(_run_one(spec, command, variant, os.path.join(folder, f"{variant.name}-{repeat + 1}"), network))
     record = {
         "kind": "baseline", "lwcc_version": info.version(), "np": spec.np, "command": list(spec.command),
         "cwd": os.getcwd(), "argv": sys.argv, "started": began, "machine": info.machine(), "mpi": version,
+        "net": network.describe() if network is not None else "",
         "settings": {v.name: v.settings.text() for v in variants}, "runs": [run.as_record() for run in runs],
     }  # fmt: skip
     path = os.path.join(folder, "run.json")
@@ -77,7 +79,7 @@ def _say(text: str) -> None:
     print(f"lwccrun: {text}", file=sys.stderr, flush=True)
 
 
-def _run_one(spec: LaunchSpec, command: Sequence[str], variant: Variant, folder: str) -> Run:
+def _run_one(spec: LaunchSpec, command: Sequence[str], variant: Variant, folder: str, network: Network | None) -> Run:
     from lwcc.launcher.command import run_job
 
     journal = os.path.abspath(os.path.join(folder, "journal"))
@@ -86,7 +88,7 @@ def _run_one(spec: LaunchSpec, command: Sequence[str], variant: Variant, folder:
         spec, engine=variant.engine, settings=variant.settings, log_dir=folder, extra_env=same, baseline=()
     )  # fmt: skip
     began = time.monotonic()
-    code = run_job(one, command)
+    code = run_job(one, command, network)
     run = Run(variant.name, code, time.monotonic() - began)
     log = os.path.join(folder, "rank-0", "stdout.log")
     if os.path.exists(log):

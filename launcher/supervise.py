@@ -82,7 +82,8 @@ class Supervisor:
             if rank == 0:
                 log.started(env)
             files = log.open(rank)
-            process = start_process(self._command, env, with_stdin=rank == 0)
+            command = [*self._spec.prefixes[rank], *self._command] if self._spec.prefixes else self._command
+            process = start_process(command, env, with_stdin=rank == 0)
             if self._watchdog is not None:
                 self._watchdog.watch(process.pid)
             streams: dict[int, Stream] = {}

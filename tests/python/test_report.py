@@ -51,8 +51,8 @@ def training_record() -> dict[str, Any]:
 
     settings = {"lwcc": "as it comes", "mpi": "--bind-to none"}
     runs = [run("lwcc", 200.0), run("mpi", 100.0), run("lwcc", 202.0), run("mpi", 101.0)]
-    return {"kind": "baseline", "np": 2, "command": ["train.py"], "argv": ["lwccrun"], "machine": "m", "mpi": "Open MPI",
-            "settings": settings, "runs": runs}  # fmt: skip
+    return {"kind": "baseline", "np": 2, "command": ["train.py"], "argv": ["lwccrun"], "machine": "m",
+            "mpi": "Open MPI", "settings": settings, "runs": runs}  # fmt: skip
 
 
 @pytest.fixture
