@@ -11,10 +11,11 @@ from typing import Any
 
 _NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
 _SPEED = re.compile(
-    _NUMBER + r"\s*(?:samples|images|imgs?|examples|sequences|tokens)\s*(?:/|per)\s*s(?:ec(?:ond)?)?\b", re.I
+    _NUMBER + r"\s*(?:samples|images|imgs?|examples|sequences|tokens|bytes)\s*(?:/|per)\s*s(?:ec(?:ond)?)?\b", re.I
 )
 _SPEED_BEFORE = re.compile(r"(?:samples|images|imgs?|examples)\s*/\s*s(?:ec)?\w*[:= ]+" + _NUMBER, re.I)
-_LOSS = re.compile(r"\bloss[:= ]+" + _NUMBER, re.I)
+_TOTAL = re.compile(r"\btotal\s+\w+\s*/\s*s(?:ec)?\b[^:\n]*:\s*" + _NUMBER, re.I)
+_LOSS = re.compile(r"\bloss[:= ]+" + _NUMBER + "|" + _NUMBER + r" bits per byte\b", re.I)
 _ACCURACY = re.compile(r"\bacc(?:uracy)?[:= ]+" + _NUMBER, re.I)
 
 
@@ -55,9 +56,10 @@ class Run:
 
 def read_output(run: Run, text: str) -> None:
     """Take speed, losses and accuracy from what the script printed."""
-    speeds = [float(m) for m in _SPEED.findall(text)] or [float(m) for m in _SPEED_BEFORE.findall(text)]
+    totals = [float(m) for m in _TOTAL.findall(text)]
+    speeds = totals or [float(m) for m in _SPEED.findall(text)] or [float(m) for m in _SPEED_BEFORE.findall(text)]
     run.samples_per_s = speeds[-1] if speeds else None
-    run.losses = [float(m) for m in _LOSS.findall(text)]
+    run.losses = [float(first or second) for first, second in _LOSS.findall(text)]
     accuracies = [float(m) for m in _ACCURACY.findall(text)]
     run.accuracy = accuracies[-1] if accuracies else None
 

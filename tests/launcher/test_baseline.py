@@ -16,6 +16,7 @@ from lwcc.launcher.engines import Settings
 @pytest.mark.parametrize(
     ("text", "speed"),
     [("1887 samples/s on 2 ranks", 1887.0), ("Img/sec per CPU: 12\n total 21.5 img/sec", 21.5),
+     ("9.0 img/sec per rank\nTotal img/sec on 2 ranks: 18.1 +-0.2", 18.1),
      ("images/s: 1e3", 1000.0), ("3 images per second\n4.5 images per second", 4.5), ("nothing", None)],
 )  # fmt: skip
 def test_speed_is_read_from_the_last_line_that_says_it(text: str, speed: Any) -> None:

@@ -102,7 +102,7 @@ static void sleep_until_work(engine *e) {
 
 static void *background(void *arg) {
   engine *e = arg;
-  int idle = 0;
+  int64_t idle = 0;
   log_set_rank(e->rank);
   pthread_mutex_lock(&e->lock);
   while (!atomic_load(&e->stop)) {
