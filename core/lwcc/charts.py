@@ -47,13 +47,13 @@ class Axes(NamedTuple):
 class _Scale:
     """Maps values to pixels, and knows its ticks."""
 
-    def __init__(self, values: Sequence[float], logarithmic: bool, first: float, last: float) -> None:
+    def __init__(self, values: Sequence[float], logarithmic: bool, pixels: tuple[float, float], base: int) -> None:
         low, high = min(values), max(values)
         if not logarithmic:
             low, high = min(low, 0.0), high * 1.05 or 1.0
         elif low == high:
             low, high = low / 2, high * 2
-        self.log, self.first, self.last = logarithmic, first, last
+        self.log, self.base, (self.first, self.last) = logarithmic, base, pixels
         self.low, self.high = (math.log10(low), math.log10(high)) if logarithmic else (low, high)
 
     def __call__(self, value: float) -> float:
@@ -63,9 +63,10 @@ class _Scale:
     def ticks(self) -> list[float]:
         """About five round values within the range."""
         if self.log:
-            whole = range(math.ceil(self.low - 1e-9), math.floor(self.high + 1e-9) + 1)
-            every = max(1, len(whole) // 6)
-            found = [10.0**k for k in whole if k % every == 0]
+            unit = math.log10(self.base)
+            whole = range(math.ceil(self.low / unit - 1e-9), math.floor(self.high / unit + 1e-9) + 1)
+            every = max(1, -(-len(whole) // 7))
+            found = [float(self.base) ** k for k in whole if k % every == 0]
             return found if len(found) > 1 else [10**self.low, 10**self.high]
         step = 10 ** math.floor(math.log10((self.high - self.low) / 4))
         while (self.high - self.low) / step > 6:
@@ -124,8 +125,8 @@ def lines(axes: Axes, series: Sequence[Line]) -> str:
         return ""
     every = [p for s in shown for p in s.points]
     spread = [v for p in every for v in (p.low, p.high) if v is not None and (v > 0 or not axes.log_y)]
-    xs = _Scale([p.x for p in every], axes.log_x, _LEFT, WIDTH - _RIGHT)
-    ys = _Scale([*(p.y for p in every), *spread], axes.log_y, HEIGHT - _BOTTOM, _TOP)
+    xs = _Scale([p.x for p in every], axes.log_x, (_LEFT, WIDTH - _RIGHT), 2)
+    ys = _Scale([*(p.y for p in every), *spread], axes.log_y, (HEIGHT - _BOTTOM, _TOP), 10)
     parts = _frame(axes, xs, ys)
     for number, one in enumerate(shown):
         parts += _draw(one, number, xs, ys, axes)
@@ -145,7 +146,7 @@ def bars(title: str, unit: str, values: Sequence[tuple[str, float, str]]) -> str
     most = max(v for _, v, _ in values) or 1.0
     parts = [text(10, 18, title, 'class="title"')]
     for number, (name, value, label) in enumerate(values):
-        y, width = 34 + 26 * number, value / most * (WIDTH - 300)
+        y, width = 34 + 26 * number, value / most * (WIDTH - 340)
         parts.append(text(190, y + 13, name, 'text-anchor="end"'))
         parts.append(
             f'<rect style="fill:var(--c{number % COLOURS})" x="200" y="{y}" width="{width:.1f}" height="18">'

@@ -168,7 +168,8 @@ def training_rows(record: dict[str, Any]) -> Rows:
 
 def training_part(record: dict[str, Any], number: int) -> Part:
     """Throughput, losses and step times of one training run."""
-    firsts = {run["variant"]: run for run in reversed(record["runs"])}
+    last_first = {run["variant"]: run for run in reversed(record["runs"])}
+    firsts = {name: last_first[name] for name in record["settings"] if name in last_first}
     script = os.path.basename(record["command"][0])
     title = f"{script}, {record['np']} ranks" + (f", network {record['net']}" if record.get("net") else "")
     speeds = [(name, _middle([r["samples_per_s"] for r in record["runs"] if r["variant"] == name])) for name in firsts]

@@ -8,12 +8,15 @@ import sys
 import sysconfig
 import venv
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import pytest
 
+from lwcc.launcher.mpi import find_mpi
+from lwcc.launcher.spawn import CannotRun
+
 ROOT = Path(__file__).resolve().parents[2]
-HERE = Path(__file__).resolve().parent
+OPTIONS = {"openmpi": ("--allow-run-as-root", "--oversubscribe", "-np"), "mpich": ("-np",)}
 
 
 class Mpi(NamedTuple):
@@ -24,8 +27,17 @@ class Mpi(NamedTuple):
     start: tuple[str, ...]
 
 
+def here(name: str) -> Optional[Mpi]:
+    """This environment, if it has that MPI."""
+    try:
+        found = find_mpi()
+    except CannotRun:
+        return None
+    return Mpi(name, sys.executable, (found.launcher, *OPTIONS[name])) if found.kind == name else None
+
+
 def make(name: str) -> Mpi:
-    """Make the environment in build/, unless it is there: it sees the packages of this one, and adds its own."""
+    """Make an environment in build/, unless it is there: it sees the packages of this one, and adds its own."""
     home = ROOT / "build" / f"env-{name}-{sys.version_info[0]}.{sys.version_info[1]}"
     python = home / "bin" / "python"
     if not (home / "ready").exists():
@@ -40,23 +52,19 @@ def make(name: str) -> Mpi:
         )  # fmt: skip
         Path(own.stdout.strip(), "lwcc_tests.pth").write_text(sysconfig.get_path("purelib") + "\n")
         (home / "ready").write_text("")
-    start = {
-        "openmpi": (str(home / "bin" / "mpirun"), "--allow-run-as-root", "--oversubscribe", "-np"),
-        "mpich": (str(home / "bin" / "mpiexec"), "-np"),
-    }
-    return Mpi(name, str(python), start[name])
+    return Mpi(name, str(python), (str(home / "bin" / "mpiexec"), *OPTIONS[name]))
 
 
 @pytest.fixture(scope="session")
 def openmpi() -> Mpi:
     """Open MPI: handles are pointers."""
-    return make("openmpi")
+    return here("openmpi") or make("openmpi")
 
 
 @pytest.fixture(scope="session")
 def mpich() -> Mpi:
     """MPICH: handles are numbers."""
-    return make("mpich")
+    return here("mpich") or make("mpich")
 
 
 @pytest.fixture
