@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from lwcc.launcher.engines import ENGINES
+from lwcc.launcher.net import parse_net
 
 COLLECTIVES = ("allreduce", "broadcast", "allgather", "reducescatter", "alltoall", "barrier", "p2p")
 HEADS = ("size", "count", "dtype", "engine", "t_med us", "t_p99", "cv%", "algbw GB/s", "busbw", "of limit", "wrong",
@@ -62,6 +63,12 @@ def limit_seconds(collective: str, ranks: int, row: dict[str, Any]) -> float:
     return float(moved * row["size"] / speed)
 
 
+def link_seconds(collective: str, ranks: int, size: int, net: str) -> float:
+    """Return how long a shaped link of each rank's node must take; 0 if the network is not shaped."""
+    rate = parse_net(net).bits_per_s()
+    return busbw_factor(collective, ranks) * size * 8 / rate if rate and size else 0.0
+
+
 def run_engine(args: argparse.Namespace, engine: str, settings: Any = None) -> list[dict[str, Any]]:
     """Run one round on one engine; return its rows."""
     algorithms = args.algorithm.split(",") if args.algorithm and engine == "own" else [""]
@@ -95,6 +102,8 @@ def collect(rounds: Sequence[Sequence[dict[str, Any]]], args: argparse.Namespace
         medians = [row["t_med"] for row in rows]
         t = statistics.median(medians)
         floor = limit_seconds(args.collective, args.np, min(rows, key=lambda row: row["t_fold"]))
+        if args.net:
+            floor = max(floor, link_seconds(args.collective, args.np, size, args.net))
         found.append(
             {
                 "size": size, "count": rows[0]["count"], "dtype": args.dtype, "name": name,
@@ -188,6 +197,10 @@ def run(args: argparse.Namespace) -> int:
     print(
         f"# limit: bytes that must move at the speed of a+=b on {min(args.np, cores)} core(s) at once, each size alone"
     )
+    if args.net:
+        print(
+            "# limit: also the link, at its rate, with one rank on each node; short messages pass in the shaper's burst"
+        )
     if args.np > cores:
         print(f"# warning: {args.np} ranks share {cores} cores")
     rounds = []

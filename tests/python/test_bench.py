@@ -30,6 +30,11 @@ def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
     assert bench.busbw_factor("broadcast", 4) == 1.0
 
 
+def test_the_link_is_a_limit() -> None:
+    assert bench.link_seconds("allreduce", 2, 125_000_000, "1gbit") == 1.0
+    assert bench.link_seconds("allreduce", 2, 125_000_000, "none") == 0.0
+
+
 def test_a_fit_finds_the_line() -> None:
     rows = [{"size": n, "t_med": 2e-6 + 3e-10 * n} for n in (8, 1024, 65536, 1 << 22)]
     alpha, beta = bench.fit(rows)
@@ -67,7 +72,7 @@ def test_every_collective_is_timed_and_right(tmp_path: Path, arguments: tuple[st
 def test_a_wire_is_fitted_and_stored(tmp_path: Path) -> None:
     out, record = run(tmp_path, "p2p", "-b", "1K", "-e", "1M", "-f", "32", "--transport", "tcp")
     stored = json.loads((tmp_path / "lwcc" / "cost.json").read_text())
-    assert stored == record["cost"] and stored["beta_s_per_byte"] > 0, out
+    assert stored == record["cost"] and stored["alpha_s"] + stored["beta_s_per_byte"] > 0, out
     shown = subprocess.run(
         [sys.executable, "-c", "import os; print('LWCC_COST is', os.environ.get('LWCC_COST'))"],
         capture_output=True, text=True, check=True,
