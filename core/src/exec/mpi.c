@@ -65,14 +65,19 @@ static void fold(int dtype, int op, const void *in, void *inout, const int *len)
   reduce_fold(dtype, op)(2, src, 1, &inout, (size_t)*len, 1.0);
 }
 
-#define PAIRS(X)                                                                                         \
-  X(BOOL, SUM)                                                                                           \
-  X(BOOL, MIN)                                                                                           \
-  X(BOOL, MAX)                                                                                           \
-  X(BOOL, PRODUCT)                                                                                       \
-  X(FLOAT16, SUM)                                                                                        \
-  X(FLOAT16, MIN) X(FLOAT16, MAX) X(FLOAT16, PRODUCT) X(BFLOAT16, SUM) X(BFLOAT16, MIN) X(BFLOAT16, MAX) \
-      X(BFLOAT16, PRODUCT)
+#define PAIRS(X)      \
+  X(BOOL, SUM)        \
+  X(BOOL, MIN)        \
+  X(BOOL, MAX)        \
+  X(BOOL, PRODUCT)    \
+  X(FLOAT16, SUM)     \
+  X(FLOAT16, MIN)     \
+  X(FLOAT16, MAX)     \
+  X(FLOAT16, PRODUCT) \
+  X(BFLOAT16, SUM)    \
+  X(BFLOAT16, MIN)    \
+  X(BFLOAT16, MAX)    \
+  X(BFLOAT16, PRODUCT)
 
 #define X(D, O)                                                               \
   static void fold_##D##_##O(void *in, void *inout, int *len, void *unused) { \
