@@ -262,11 +262,6 @@ static H operation(const coll_args *a) {
   return own ? own : mpi.given.ops[a->op];
 }
 
-static int room(exec_op *op, int which) {
-  return exec_room(&op->mpi.staging[which], &op->mpi.staging_nbytes[which],
-                   op->mpi.n * (size_t)op->team->size * op->width);
-}
-
 static int call_whole(exec_op *op) {
   const coll_args *a = &op->a;
   mpi_call *m = &op->mpi;
@@ -319,8 +314,8 @@ static int start(exec_op *op) {
   bool direct = op->mpi.n == op->mpi.longest;
   if (!whole(a)) {
     TRY(exec_room((char **)(void *)&op->mpi.counts, &op->mpi.counts_room, 4 * (size_t)op->team->size * sizeof(int)));
-    if (!direct) TRY(room(op, 0));
-    if (!direct) TRY(room(op, 1));
+    for (int i = 0; i < 2 && !direct; i++)
+      TRY(exec_room(&op->mpi.staging[i], &op->mpi.staging_nbytes[i], op->mpi.n * (size_t)op->team->size * op->width));
   }
   int code = whole(a) ? call_whole(op) : direct && !a->counts ? call_equal(op) : call_blocks(op);
   if (code) return failed(code, collective_name(a->collective));
