@@ -74,3 +74,27 @@ def test_an_unknown_engine_is_refused(environment: dict[str, str]) -> None:
     done = run([sys.executable, "-c", "import lwcc; lwcc.init()"], {**environment, "LWCC_ENGINE": "nccl"})
     assert done.returncode != 0
     assert "expected one of own, mpi, gloo" in done.stderr
+
+
+FAILING = """
+import os, sys
+import numpy as np
+import lwcc
+lwcc.init()
+lwcc.allreduce(np.ones(4), name="a")
+if lwcc.rank() == 1:
+    if sys.argv[1] == "raise":
+        raise RuntimeError("rank 1 gives up")
+    os.kill(os.getpid(), 9)
+lwcc.allreduce(np.ones(4), name="b")
+"""
+
+
+@pytest.mark.parametrize("how", ["raise", "kill"])
+def test_a_rank_that_fails_ends_the_job(mpich: Any, environment: dict[str, str], tmp_path: Path, how: str) -> None:
+    script = tmp_path / "fails.py"
+    script.write_text(FAILING)
+    done = run([mpich.python, "-m", "lwcc.launcher", "-np", "2", "--engine", "mpi", str(script), how], environment)
+    assert done.returncode != 0 and "the MPI's launcher failed" in done.stderr, done.stderr
+    if how == "raise":
+        assert "rank 1 gives up" in done.stderr + done.stdout and "rank 1 has left" in done.stderr + done.stdout
