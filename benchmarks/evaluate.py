@@ -20,7 +20,7 @@ NETWORKS = ("none", "10gbit", "1gbit", "100mbit")
 
 def collectives(quick: bool, vs: str) -> list[tuple[str, list[str]]]:
     """Return (name, arguments of lwcc) of each benchmark."""
-    rounds = ["--rounds", "2" if quick else "5", "--budget", "0.02" if quick else "0.1"]
+    rounds = ["--rounds", "3" if quick else "5", "--budget", "0.02" if quick else "0.1"]
     sides = [*rounds, *(["--vs", vs] if vs else [])]
     found = []
     for np in (2,) if quick else (2, 4, 8):

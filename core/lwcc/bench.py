@@ -191,8 +191,10 @@ def run(args: argparse.Namespace) -> int:
         if name not in ENGINES[1:]:
             raise ValueError(f"lwcc bench: --vs {name}: known are {', '.join(ENGINES[1:])}")
     cores = len(os.sched_getaffinity(0))
-    header = {"machine": info.machine(), "np": args.np, "collective": args.collective, "net": args.net or "none",
-              "in_place": args.in_place, "registered": args.registered, "rounds": args.rounds}  # fmt: skip
+    header = {
+        "machine": info.machine(), "load": os.getloadavg()[0], "np": args.np, "collective": args.collective,
+        "net": args.net or "none", "in_place": args.in_place, "registered": args.registered, "rounds": args.rounds,
+    }  # fmt: skip
     print("# lwcc bench " + ", ".join(f"{k} {v}" for k, v in header.items()))
     print(
         f"# limit: bytes that must move at the speed of a+=b on {min(args.np, cores)} core(s) at once, each size alone"
@@ -203,6 +205,8 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.np > cores:
         print(f"# warning: {args.np} ranks share {cores} cores")
+    if header["load"] > 0.3 * cores:
+        print(f"# warning: other work is on this machine (load {header['load']:.1f}): the figures compare little")
     rounds = []
     for _ in range(args.rounds):
         for engine in ["own", *others]:

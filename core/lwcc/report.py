@@ -127,7 +127,8 @@ def bench_part(record: dict[str, Any], number: int) -> Part:
     if len(verdicts(record)) > 1:
         tables.insert(0, (f"Verdicts: {title}", verdicts(record)))
     about = (
-        f"{record['machine']}; {record['rounds']} interleaved rounds; bars: range of the rounds. "
+        f"{record['machine']}, load before {record['load']:.1f}; {record['rounds']} interleaved rounds; bars: range of "
+        "the rounds. "
         f"Command: {' '.join(record['argv'])}"
     )
     return Part(title, about, tables, [(f"{number}-{record['collective']}-{n}", svg) for n, svg in drawn if svg])
@@ -237,7 +238,8 @@ def overview(records: Sequence[dict[str, Any]]) -> Rows:
 
 def parts_of(records: Sequence[dict[str, Any]]) -> list[Part]:
     """All sections, the overview first."""
-    about = f"A verdict needs ranges that do not touch and medians {verdict.MARGIN:.0%} apart; all else is noise."
+    about = f"A verdict needs {verdict.LEAST} runs or rounds of each, ranges that do not touch, and medians "
+    about += f"{verdict.MARGIN:.0%} apart; all else is noise."
     parts = [Part("Verdicts", about, [("LWCC against the best other engine", overview(records))], [])]
     if len(scaling(records)) > 1:
         parts.append(

@@ -32,8 +32,8 @@ def write(path: Path, times: dict[str, list[float]]) -> Path:
 
 
 def test_what_became_of_each_cell(compare: Any, tmp_path: Path, capsys: Any) -> None:
-    old = write(tmp_path / "old", {"lwcc": [1.0, 1.1], "mpi": [3.0, 3.1]})
-    new = write(tmp_path / "new", {"lwcc": [2.0, 2.1], "mpi": [3.0, 3.1]})
+    old = write(tmp_path / "old", {"lwcc": [1.0, 1.0, 1.1], "mpi": [3.0, 3.0, 3.1]})
+    new = write(tmp_path / "new", {"lwcc": [2.0, 2.0, 2.1], "mpi": [3.0, 3.0, 3.1]})
     assert compare.main([str(old), str(new)]) == 1
     assert "0 better, 0 noise, 1 worse" in capsys.readouterr().out
     assert compare.main([str(new), str(old)]) == 0
@@ -43,9 +43,9 @@ def test_what_became_of_each_cell(compare: Any, tmp_path: Path, capsys: Any) -> 
 
 
 def test_two_evaluations_agree_unless_they_contradict(compare: Any, tmp_path: Path, capsys: Any) -> None:
-    first = write(tmp_path / "a", {"lwcc": [1.0, 1.1], "mpi": [3.0, 3.1], "gloo": [1.0, 1.2]})
-    second = write(tmp_path / "b", {"lwcc": [1.0, 1.1], "mpi": [2.0, 2.1], "gloo": [9.0, 9.2]})
-    third = write(tmp_path / "c", {"lwcc": [5.0, 5.1], "mpi": [2.0, 2.1], "gloo": [9.0, 9.2]})
+    first = write(tmp_path / "a", {"lwcc": [1.0, 1.0, 1.1], "mpi": [3.0, 3.0, 3.1], "gloo": [1.0, 1.0, 1.2]})
+    second = write(tmp_path / "b", {"lwcc": [1.0, 1.0, 1.1], "mpi": [2.0, 2.0, 2.1], "gloo": [9.0, 9.0, 9.2]})
+    third = write(tmp_path / "c", {"lwcc": [5.0, 5.0, 5.1], "mpi": [2.0, 2.0, 2.1], "gloo": [9.0, 9.0, 9.2]})
     assert compare.main(["--agree", str(first), str(second)]) == 0
     assert compare.main(["--agree", str(first), str(third)]) == 1
     assert "contradicted: allreduce 2 none 1024 mpi" in capsys.readouterr().out

@@ -16,8 +16,9 @@ from lwcc.__main__ import main
 
 @pytest.mark.parametrize(
     ("ours", "theirs", "said"),
-    [([1.0, 1.1], [2.0, 2.2], "better"), ([2.0, 2.2], [1.0, 1.1], "worse"), ([1.0, 3.0], [2.0, 2.2], "noise"),
-     ([1.0], [9.0], "noise"), ([1.0, 1.0], [1.02, 1.02], "noise"), ([1.02, 1.02], [1.0, 1.0], "noise")],
+    [([1.0, 1.1, 1.0], [2.0, 2.2, 2.1], "better"), ([2.0, 2.2, 2.1], [1.0, 1.1, 1.0], "worse"),
+     ([1.0, 3.0, 1.0], [2.0, 2.2, 2.1], "noise"), ([1.0, 1.0], [9.0, 9.0], "noise"),
+     ([1.0] * 3, [1.02] * 3, "noise"), ([1.02] * 3, [1.0] * 3, "noise")],
 )  # fmt: skip
 def test_verdicts(ours: list[float], theirs: list[float], said: str) -> None:
     assert verdict.compare(ours, theirs)[0] == said
@@ -31,12 +32,13 @@ def bench_record() -> dict[str, Any]:
             rows.append(
                 {
                     "size": size, "count": size // 4, "dtype": "float32", "name": name, "engine": engine,
-                    "algorithm": "", "t_med": t, "rounds": [t, t * 1.01], "t_p99": 2 * t, "cv": 0.1,
+                    "algorithm": "", "t_med": t, "rounds": [t, t, t * 1.01], "t_p99": 2 * t, "cv": 0.1,
                     "algbw": size / t, "busbw": size / t, "limit_s": t / 2, "share": 0.5, "wrong": 0,
                     "shared_memory": 1, "iterations": 7,
                 }
             )  # fmt: skip
-    return {"kind": "bench", "machine": "m <1>", "np": 2, "collective": "allreduce", "net": "none", "in_place": False,
+    return {"kind": "bench", "machine": "m <1>", "np": 2, "collective": "allreduce", "net": "none", "load": 0.1,
+            "in_place": False,
             "registered": False, "rounds": 2, "argv": ["lwcc", "bench", "</script>"], "rows": rows}  # fmt: skip
 
 
@@ -50,7 +52,7 @@ def training_record() -> dict[str, Any]:
         }  # fmt: skip
 
     settings = {"lwcc": "as it comes", "mpi": "--bind-to none"}
-    runs = [run("lwcc", 200.0), run("mpi", 100.0), run("lwcc", 202.0), run("mpi", 101.0)]
+    runs = [run(name, speed + k) for k in range(3) for name, speed in (("lwcc", 200.0), ("mpi", 100.0))]
     return {"kind": "baseline", "np": 2, "command": ["train.py"], "argv": ["lwccrun"], "machine": "m",
             "mpi": "Open MPI", "settings": settings, "runs": runs}  # fmt: skip
 
@@ -106,7 +108,7 @@ def test_what_is_said_of_each_run(records: list[str]) -> None:
     rows = report.overview(loaded)
     assert rows[1][:4] == ["allreduce, 2 ranks", "2", "0", "0"]
     assert rows[2][:4] == ["train.py, 2 ranks", "1", "0", "0"]
-    assert report.training_rows(loaded[1])[2][:4] == ["mpi", "100", "0.50", "LWCC faster"]
+    assert report.training_rows(loaded[1])[2][:4] == ["mpi", "101", "0.50", "LWCC faster"]
     assert report.scaling(loaded) == [["command", "engine", "ranks", "samples/s", "efficiency"]]
     more = {**loaded[1], "np": 4}
     assert [row[4] for row in report.scaling([loaded[1], more])[1:3]] == ["100%", "50%"]
