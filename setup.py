@@ -4,7 +4,13 @@ import os
 
 from setuptools import setup
 
-PACKAGES = {"lwcc": "core/lwcc", "lwcc.launcher": "launcher", "lwcc_torch": "lwcc_torch", "lwcc_tf": "lwcc_tf"}
+PACKAGES = {
+    "lwcc": "core/lwcc",
+    "lwcc.launcher": "launcher",
+    "lwcc_torch": "lwcc_torch",
+    "lwcc_torch.c10d": "lwcc_torch/c10d",
+    "lwcc_tf": "lwcc_tf",
+}
 PRESENT = {name: folder for name, folder in PACKAGES.items() if os.path.exists(os.path.join(folder, "__init__.py"))}
 
 HEADERS = "lwcc.include.lwcc"  # what `lwcc plugin build` compiles against

@@ -101,15 +101,24 @@ def _place(rank: Optional[int], size: Optional[int], where: Optional[str], secre
     return rendezvous.find_place(env)
 
 
-def _join(place: rendezvous.Place, timeout: Optional[float]) -> None:
+def init_at(store: rendezvous.Store, place: rendezvous.Place, timeout: float) -> None:
+    """Join a job whose ranks meet in a store of their own (`place.scheme` "store"); as `init` in all else."""
+    with _context.lock:
+        if _context.world is not None:
+            raise ValueError("lwcc: initialised already")
+        _join(place, timeout, store)
+
+
+def _join(place: rendezvous.Place, timeout: Optional[float], store: Optional[rendezvous.Store] = None) -> None:
     limit = rendezvous.start_timeout() if timeout is None else timeout
-    store: Optional[rendezvous.Store] = None
     secret = random_bytes.token_bytes(32)
     engine = engines.chosen()
     mpi = engines.load_mpi() if engine == "mpi" else None
     if mpi is not None:
         place = engines.place_of_mpi(mpi, place)
-    if place.scheme == "mpi":
+    if store is not None:
+        secret = rendezvous.agree_secret(store, place, limit)
+    elif place.scheme == "mpi":
         secret = engines.secret_by_mpi(mpi)
     elif place.scheme != "alone":
         store, secret = rendezvous.connect(place, limit)

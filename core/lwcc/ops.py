@@ -56,7 +56,7 @@ ALLTOALL: int = lib.LWCC_ALLTOALL
 BARRIER: int = lib.LWCC_BARRIER
 COLLECTIVE_NAMES = COLLECTIVES
 
-_submit, _wait, _release = lib.lwcc_submit, lib.lwcc_wait, lib.lwcc_release
+_submit, _wait, _sleep, _release = lib.lwcc_submit, lib.lwcc_wait, lib.lwcc_sleep, lib.lwcc_release
 _PENDING: int = lib.LWCC_PENDING
 _TIMEOUT: int = lib.LWCC_ERR_TIMEOUT
 _SLICE_S = 0.25  # a wait returns to Python this often, so that Ctrl-C is served
@@ -227,12 +227,13 @@ def poll(ticket: int) -> bool:
     return bool(lib.lwcc_poll(ticket) != _PENDING)
 
 
-def wait(ticket: int, timeout: Optional[float] = None) -> None:
+def wait(ticket: int, timeout: Optional[float] = None, idle: bool = False) -> None:
     """Block until the request is done, driving the engine if nobody else does. The ticket stays valid.
 
     Args:
         ticket: from a submit function.
         timeout: seconds; None: no limit of its own (a stalled request fails by LWCC_STALL_ABORT).
+        idle: sleep only, and leave the driving to the coordination thread.
 
     Raises:
         Timeout: the limit was reached, and the request goes on; or it stalled, and has failed (`poll` tells).
@@ -240,18 +241,16 @@ def wait(ticket: int, timeout: Optional[float] = None) -> None:
         PeerLost: a rank died.
         ShutDown: the job was shut down.
     """
-    left = _SLICE_S if timeout is None else timeout
-    status = _wait(ticket, min(left, _SLICE_S))
-    while status == _TIMEOUT:
-        status = lib.lwcc_poll(ticket)  # done since, or failed by a time limit of its own?
-        if status != _PENDING:
+    step = _sleep if idle else _wait
+    while True:
+        status = step(ticket, _SLICE_S if timeout is None else min(timeout, _SLICE_S))
+        if status != _TIMEOUT:
             break
-        status = _TIMEOUT
-        if timeout is not None:
-            left -= _SLICE_S
-            if left <= 0:
-                break
-        status = _wait(ticket, min(left, _SLICE_S))
+        known = lib.lwcc_poll(ticket)  # done since, or failed by a time limit of its own?
+        timeout = None if timeout is None else timeout - _SLICE_S
+        if known != _PENDING or (timeout is not None and timeout <= 0):
+            status = known if known != _PENDING else status
+            break
     if status < 0:
         raise context.failure(status)
 
@@ -334,8 +333,8 @@ class Ticket:
         ticket = self._id
         return ticket == 0 or self._epoch != context.epoch() or poll(ticket)
 
-    def wait(self, timeout: Optional[float] = None) -> Any:
-        """Return the result, after at most `timeout` seconds (None: no limit); raises as `lwcc.ops.wait`.
+    def wait(self, timeout: Optional[float] = None, idle: bool = False) -> Any:
+        """Return the result, after at most `timeout` seconds (None: no limit); arguments and errors of `lwcc.ops.wait`.
 
         May be called again, also after a `Timeout`, and from several threads.
         """
@@ -343,7 +342,7 @@ class Ticket:
         ticket = self._id
         if ticket and self._epoch == context.epoch():
             try:
-                wait(ticket, timeout)
+                wait(ticket, timeout, idle)
             except (RuntimeError, ValueError) as error:
                 status = lib.lwcc_poll(ticket) if self._id else 0
                 if status == _PENDING:

@@ -126,6 +126,8 @@ int lwcc_submit(const lwcc_request *requests, int32_t n, lwcc_ticket *tickets_ou
 int lwcc_poll(lwcc_ticket ticket); /* LWCC_OK, LWCC_PENDING or the request's failure */
 /* Wait, driving the engine if nobody else does. timeout_s < 0: no limit. LWCC_ERR_TIMEOUT leaves the ticket pending. */
 int lwcc_wait(lwcc_ticket ticket, double timeout_s);
+/* As lwcc_wait, but leave all work to the coordination thread: for a thread that must not take time from others. */
+int lwcc_sleep(lwcc_ticket ticket, double timeout_s);
 typedef struct {
   void *output;            /* the request's, or the library's, which lwcc_release frees unless taken */
   size_t nbytes;           /* of output */
@@ -141,6 +143,12 @@ void lwcc_release(lwcc_ticket ticket); /* once per ticket, pending or done; a pe
 /* ---- process sets: a collective call over all ranks, same arguments ---- */
 int lwcc_set_add(const int32_t *ranks, int32_t n, int32_t *set_out);
 int lwcc_set_remove(int32_t set);
+/* A set made by its members alone: the first of them offers, hands the text (printable, at most cap - 1 bytes) to the
+ * others by any means, and then every member accepts, the first one too, under one number from LWCC_SETS_OWN to 65535
+ * that no other set has. It may be used when all members have accepted. */
+enum { LWCC_SETS_OWN = 32768 };
+int lwcc_set_offer(const int32_t *ranks, int32_t n, char *offer_out, size_t cap);
+int lwcc_set_accept(int32_t set, const int32_t *ranks, int32_t n, const char *offer);
 int lwcc_set_info(int32_t set, int32_t *rank_out, int32_t *size_out); /* rank -1: not a member */
 
 /* ---- raw collectives: blocking, in program order, same order on every rank of the set; counts in elements ---- */

@@ -191,14 +191,28 @@ int lwcc_poll(lwcc_ticket t) {
   return report(r, request_status(r));
 }
 
-int lwcc_wait(lwcc_ticket t, double timeout_s) {
+static int wait_for(lwcc_ticket t, double timeout_s, int (*wait)(engine *e, request *r, uint64_t deadline_ns)) {
   engine *e;
   request *r = lookup(t, &e);
   if (!r) return e ? LWCC_ERR_INVALID : LWCC_ERR_SHUTDOWN;
-  int st = engine_wait(e, r, timeout_s < 0 ? 0 : clock_deadline(timeout_s));
+  int st = wait(e, r, timeout_s < 0 ? 0 : clock_deadline(timeout_s));
   if (st == LWCC_PENDING)
     return os_fail(LWCC_ERR_TIMEOUT, "\"%s\" is still pending at the end of the time that this wait allows", r->name);
   return report(r, st);
+}
+
+int lwcc_wait(lwcc_ticket t, double timeout_s) {
+  return wait_for(t, timeout_s, engine_wait);
+}
+
+static int sleep_for(engine *e, request *r, uint64_t deadline_ns) {
+  engine_kick(e); /* it may have been submitted as blocking */
+  request_sleep(r, deadline_ns);
+  return request_status(r);
+}
+
+int lwcc_sleep(lwcc_ticket t, double timeout_s) {
+  return wait_for(t, timeout_s, sleep_for);
 }
 
 int lwcc_get_result(lwcc_ticket t, lwcc_result *out) {
