@@ -38,8 +38,9 @@ chaos: $(VENV)/.test
 fuzz: $(VENV)/.test
 	LWCC_FUZZ_SECONDS=60 $(BIN)/python -m pytest -q tests/fuzz
 
+# the whole evaluation, under 30 minutes: build/bench/report.html
 bench: $(VENV)/.test
-	$(BIN)/python benchmarks/bench_allreduce.py
+	$(BIN)/python benchmarks/evaluate.py
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)

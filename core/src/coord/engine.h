@@ -22,6 +22,7 @@ typedef struct {
 
 typedef struct engine {
   int rank, size, cores; /* cores: that this node's ranks may use */
+  bool polled;           /* what runs rings no bell (MPI): whoever drives must look again and again */
   bool crowded;          /* more ranks than cores: nobody spins */
   int64_t spins;         /* idle turns before a waiting caller yields */
   queue q;
