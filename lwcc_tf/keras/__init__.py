@@ -1,0 +1,1 @@
+"""LWCC for Keras 3, under Horovod's names: `import lwcc_tf.keras as hvd`."""
