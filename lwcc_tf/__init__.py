@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from lwcc.process_sets import remove_process_set as remove_process_set
     from lwcc_tf.compression import Compression as Compression
     from lwcc_tf.compression import Compressor as Compressor
+    from lwcc_tf.keras.optimizer import DistributedOptimizer as DistributedOptimizer
     from lwcc_tf.ops import allgather as allgather
     from lwcc_tf.ops import allreduce as allreduce
     from lwcc_tf.ops import alltoall as alltoall
@@ -69,7 +70,6 @@ if TYPE_CHECKING:
     from lwcc_tf.ops import rank_op as rank_op
     from lwcc_tf.ops import reducescatter as reducescatter
     from lwcc_tf.ops import size_op as size_op
-    from lwcc_tf.keras.optimizer import DistributedOptimizer as DistributedOptimizer
     from lwcc_tf.state import allgather_object as allgather_object
     from lwcc_tf.state import broadcast_object as broadcast_object
     from lwcc_tf.state import broadcast_object_fn as broadcast_object_fn

@@ -22,15 +22,15 @@ def _factor(op: Any, name: str) -> float:
     return float(value)
 
 
-def _back(op: Any, collective: int, tensors: Sequence[Any], **attributes: Any) -> Any:
+def _back(forward: Any, collective: int, tensors: Sequence[Any], **attributes: Any) -> Any:
     """Run the collective that carries gradients back, under a name made from that of the op."""
     eager = tf.executing_eagerly()
     engine.refuse_xla("the gradient of a collective")
-    name = op.get_attr("tensor_name")
+    name = forward.get_attr("tensor_name")
     name = f"{name.decode() if isinstance(name, bytes) else name}.grad"
     common = {
-        "tensor_name": engine.unique(name), "process_set": op.get_attr("process_set"), "blocking": int(eager),
-        "numbered": op.get_attr("numbered") if eager else 0,
+        "tensor_name": engine.unique(name), "process_set": forward.get_attr("process_set"), "blocking": int(eager),
+        "numbered": forward.get_attr("numbered") if eager else 0,
     }  # fmt: skip
     made = library.wrapper(collective)
     if collective == core.ALLTOALL:

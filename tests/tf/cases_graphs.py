@@ -92,10 +92,7 @@ def case_results_take_over_the_memory_of_their_inputs(rank: int, size: int) -> N
 def case_branches_and_loops_may_communicate(rank: int, size: int) -> None:
     @tf.function
     def choose(flag: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
-        if flag:
-            tensor = hvd.allreduce(tensor, op=hvd.Sum)
-        else:
-            tensor = hvd.allgather(tensor)
+        tensor = hvd.allreduce(tensor, op=hvd.Sum) if flag else hvd.allgather(tensor)
         while tf.reduce_sum(tensor) < 100.0:
             tensor = hvd.allreduce(tensor, op=hvd.Sum) + 1.0
         return tensor
@@ -156,6 +153,7 @@ def case_every_collective_has_its_gradient(rank: int, size: int) -> None:
     x = tf.reshape(tf.range(float(2 * size)), [-1, 1]) + float(rank)
     weight, mean = float(rank + 1), (size + 1) / 2
     total, rows = mean * size, tf.fill([2 * size, 1], 1.0)
+    first = tf.concat([rows[: rank + 1], 0 * rows[rank + 1 :]], 0)
     spread = tf.reshape(tf.repeat(tf.range(1.0, size + 1.0), 2), [-1, 1])
     for in_graph in (False, True):
         for function, expected in (
@@ -163,7 +161,7 @@ def case_every_collective_has_its_gradient(rank: int, size: int) -> None:
             (lambda x: weight * hvd.allreduce(x, op=hvd.Sum, prescale_factor=0.5), rows * total / 2),
             (lambda x: weight * hvd.grouped_allreduce([x, x])[0], rows * mean),
             (lambda x: weight * hvd.broadcast(x, 0), rows * (mean if rank == 0 else 0.0)),
-            (lambda x: weight * hvd.allgather(x[: rank + 1]), tf.pad(rows[: rank + 1], [[0, 2 * size - rank - 1], [0, 0]]) * mean),
+            (lambda x: weight * hvd.allgather(x[: rank + 1]), mean * first),
             (lambda x: weight * hvd.reducescatter(x, op=hvd.Sum), spread * size),
             (lambda x: weight * hvd.reducescatter(x), spread),
             (lambda x: weight * hvd.alltoall(x), spread),
