@@ -281,7 +281,17 @@ class Supervisor:
                 self._text = report.missing_ranks(self._ranks, started, limit, host)
                 self._end_with(124, signal.SIGTERM)
 
+    def _find_cause(self) -> None:
+        """Blame who failed by itself, also if a rank that failed because of it was gone sooner."""
+        if self._failed is None or not _consequence(self._failed):
+            return
+        causes = [r for r in self._ranks if r.status and not r.stopped_by_us and not _consequence(r)]
+        if causes:
+            self._failed = min(causes, key=lambda r: r.died or 0.0)
+            self._code = exit_code(self._failed.status or 0)
+
     def _conclude(self, log: RunLog) -> int:
+        self._find_cause()
         code = self._code or 0
         if self._failed is not None:
             self._text = report.first_failure(self._failed, self._ranks, self._meeting.hostname, self._spec.log_dir)
@@ -304,9 +314,13 @@ class Supervisor:
 
 
 def _blame(rank: Rank) -> tuple[bool, bool, int]:
-    """Order of several ranks that ended in the same instant: a signal is a cause, a lost peer a consequence."""
-    lost_peer = any("PeerLost" in line for line in rank.err.tail())
-    return (lost_peer, (rank.status or 0) > 0, rank.rank)
+    """Order of several ranks that ended in the same instant: a signal is a cause."""
+    return (_consequence(rank), (rank.status or 0) > 0, rank.rank)
+
+
+def _consequence(rank: Rank) -> bool:
+    """Tell whether the rank's last lines say that it failed because another rank had gone."""
+    return any("PeerLost: " in line or "ShutDown: rank " in line for line in rank.err.tail())
 
 
 def _take_signals() -> dict[int, Any]:

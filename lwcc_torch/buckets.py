@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Optional
 import torch
 
 from lwcc import ops as core
+from lwcc.collectives import set_id
 from lwcc.ops import Op
 from lwcc_torch import engine
 from lwcc_torch import tensor as memory
@@ -159,7 +160,7 @@ class Bucket:
             data, op, post = self.wire.copy_(self.flat), Op.SUM, 1.0
         pointer, shape, code = memory.region(data)
         ticket = core.submit_pointer(
-            self.name, core.ALLREDUCE, pointer, pointer, shape, code, int(op), process_set=engine.set_id(o.process_set),
+            self.name, core.ALLREDUCE, pointer, pointer, shape, code, int(op), process_set=set_id(o.process_set),
             prescale=1.0 / o.predivide, postscale=post, priority=self.number,
         )  # fmt: skip
         self.ticket = core.Ticket(ticket, self.name, data, lambda _: None)

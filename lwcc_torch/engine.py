@@ -12,6 +12,7 @@ import torch
 
 from lwcc import context
 from lwcc import ops as core
+from lwcc.collectives import set_id
 from lwcc.ops import Op
 from lwcc.process_sets import global_process_set
 from lwcc_torch import tensor as memory
@@ -59,14 +60,6 @@ def my_index(process_set: Optional[ProcessSet]) -> int:
     return -1 if index is None else index
 
 
-def set_id(process_set: Optional[ProcessSet]) -> int:
-    """Return the id of a set; ValueError if it is not in use."""
-    number = 0 if process_set is None else process_set.process_set_id
-    if number is None:
-        raise ValueError(f"lwcc: {process_set!r} is not in use; call add_process_set first, on every rank")
-    return number
-
-
 def reduction(average: Optional[bool], op: Optional[int]) -> Op:
     """Return the reduction that Horovod's two arguments mean.
 
@@ -106,7 +99,7 @@ def named(call: Call, name: Optional[str], count: Optional[int]) -> list[Call]:
     base = unnamed.next(call.collective, call.process_set) if name is None else name
     if count is None:
         return [call._replace(name=base)]
-    return [call._replace(name=f"{base}_{i + 1}of{count}") for i in range(count)]
+    return [call._replace(name=f"{base}[{i}]") for i in range(count)]
 
 
 def _prepare(call: Call, tensor: torch.Tensor) -> tuple[core.Request, Any, Any]:

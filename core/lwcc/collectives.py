@@ -34,10 +34,12 @@ _view = ffi.from_buffer
 
 
 def set_id(process_set: Optional[ProcessSet]) -> int:
-    """Return the id of a set; ValueError if it was not added, or was removed."""
+    """Return the id of a set; ValueError if it was not added, or was removed; TypeError if it is none."""
     if process_set is None:
         return 0
-    number = process_set.process_set_id
+    number: Optional[int] = getattr(process_set, "process_set_id", -1)
+    if number == -1:
+        raise TypeError(f"lwcc: process_set={process_set!r}: give the ProcessSet that add_process_set returned")
     if number is None:
         raise ValueError(f"lwcc: {process_set!r} is not in use; call add_process_set first, on every rank")
     return number

@@ -56,7 +56,7 @@ def _start(
     base = ops.unnamed(ops.ALLREDUCE, rest[2]) if name is None else name
     requests = []
     for i, ((source, target, _), code) in enumerate(zip(arrays, codes)):
-        member = f"{base}_{i + 1}of{len(arrays)}"
+        member = f"{base}[{i}]"
         pointers = buffer.address(source), buffer.address(target)
         requests.append(ops.Request(member, ops.ALLREDUCE, *pointers, source.shape, code, *rest))
     tickets = []
@@ -114,7 +114,7 @@ def grouped_allreduce(arrays: Sequence[Any], **keywords: Any) -> list[Any]:
 
     Args:
         arrays: each as for `allreduce`; they may differ in shape and element type.
-        **keywords: as for `allreduce`; the members are named "<name>_<i>of<n>".
+        **keywords: as for `allreduce`; the members are named "<name>[<i>]".
 
     Raises:
         As `allreduce`; a failure of one is a failure of all.

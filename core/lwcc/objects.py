@@ -14,12 +14,20 @@ if TYPE_CHECKING:
     from lwcc.process_sets import ProcessSet
 
 
-def _dumps(obj: Any) -> Any:
+def _dumps(obj: Any) -> tuple[Any, Optional[Exception]]:
+    """Return the pickle's bytes; or what the other ranks are to be told, and the failure: they wait for one of both."""
     try:
-        import cloudpickle
+        import cloudpickle as pickler
     except ImportError:
-        return np.frombuffer(pickle.dumps(obj, protocol=4), np.uint8)
-    return np.frombuffer(cloudpickle.dumps(obj, protocol=4), np.uint8)
+        pickler = pickle
+    try:
+        return np.frombuffer(pickler.dumps(obj, protocol=4), np.uint8), None
+    except Exception as error:  # whatever the object's own __reduce__ raises
+        return np.frombuffer(f"{type(error).__name__}: {error}".encode("utf-8", "replace"), np.uint8), error
+
+
+def _not_pickled(what: str, rank: int, text: Any) -> ValueError:
+    return ValueError(f"lwcc: {what}: rank {rank} cannot pickle its object: {bytes(text).decode()}")
 
 
 def broadcast_object(
@@ -34,16 +42,21 @@ def broadcast_object(
         process_set: the ranks that take part.
 
     Raises:
+        ValueError: the root cannot pickle the object; on the root what pickle raises.
         LwccError: as `broadcast`.
     """
     base = name or "broadcast_object"
     root = context.rank() == root_rank
-    data = _dumps(obj) if root else None
-    length = np.array([data.size if data is not None else 0], np.int64)
+    data, failure = _dumps(obj) if root else (np.empty(0, np.uint8), None)
+    length = np.array([-data.size if failure else data.size], np.int64)
     collectives.broadcast_(length, root_rank, name=f"{base}.length", process_set=process_set)
-    if data is None:
-        data = np.empty(int(length[0]), np.uint8)
+    if not root:
+        data = np.empty(abs(int(length[0])), np.uint8)
     data = collectives.broadcast(data, root_rank, name=f"{base}.data", process_set=process_set)
+    if failure is not None:
+        raise failure
+    if length[0] < 0:
+        raise _not_pickled(base, root_rank, data)
     return obj if root else pickle.loads(memoryview(data))
 
 
@@ -56,11 +69,18 @@ def allgather_object(obj: Any, *, name: Optional[str] = None, process_set: Optio
         process_set: the ranks that take part.
 
     Raises:
+        ValueError: another rank cannot pickle its object; on that rank what pickle raises.
         LwccError: as `allgather`.
     """
     base = name or "allgather_object"
-    data = _dumps(obj)
-    lengths = collectives.allgather(np.array([data.size], np.int64), name=f"{base}.length", process_set=process_set)
+    data, failure = _dumps(obj)
+    length = np.array([-data.size if failure else data.size], np.int64)
+    lengths = collectives.allgather(length, name=f"{base}.length", process_set=process_set)
     everything = collectives.allgather(data, name=f"{base}.data", process_set=process_set)
-    ends = np.cumsum(lengths)
-    return [pickle.loads(memoryview(everything[end - n : end])) for n, end in zip(lengths, ends)]
+    if failure is not None:
+        raise failure
+    ends = np.cumsum(abs(lengths))
+    parts = [everything[end - abs(n) : end] for n, end in zip(lengths, ends)]
+    for i in np.flatnonzero(lengths < 0):
+        raise _not_pickled(base, process_set.ranks[i] if process_set and process_set.ranks else int(i), parts[i])
+    return [pickle.loads(memoryview(part)) for part in parts]

@@ -25,6 +25,8 @@ from typing import Any, Callable, NamedTuple, Optional
 
 from lwcc import context
 from lwcc._native import ffi, lib
+from lwcc.request import Request as Request
+from lwcc.request import c_name, fill
 
 
 class Op(IntEnum):
@@ -55,25 +57,6 @@ _PENDING: int = lib.LWCC_PENDING
 _TIMEOUT: int = lib.LWCC_ERR_TIMEOUT
 _SLICE_S = 0.25  # a wait returns to Python this often, so that Ctrl-C is served
 _CACHE_LIMIT = 1024
-
-
-class Request(NamedTuple):
-    """One request of a group; the fields mean what the arguments of `submit_pointer` mean."""
-
-    name: str
-    collective: int
-    ptr_in: int
-    ptr_out: int
-    shape: tuple[int, ...]
-    dtype: int
-    op: int = 1
-    root: int = 0
-    process_set: int = 0
-    splits: Optional[tuple[int, ...]] = None
-    prescale: float = 1.0
-    postscale: float = 1.0
-    priority: int = 0
-    algorithm: Optional[str] = None
 
 
 class Result(NamedTuple):
@@ -119,26 +102,11 @@ def forget_unnamed(process_set: int) -> None:
             del _counters[key]
 
 
-def _fill(target: Any, signature: tuple[Any, ...]) -> Any:
-    """Write all fields but name and pointers; return what has to stay alive as long as the structure."""
-    collective, shape, dtype, op, root, process_set, splits, prescale, postscale, priority, algorithm = signature
-    target.collective, target.dtype, target.op, target.root = collective, dtype, op, root
-    target.process_set, target.priority = process_set, priority
-    target.prescale, target.postscale = prescale, postscale
-    keep = (
-        ffi.new("int64_t[]", shape) if shape else ffi.NULL,
-        ffi.NULL if splits is None else ffi.new("int64_t[]", splits),
-        ffi.NULL if algorithm is None else ffi.new("char[]", algorithm.encode()),
-    )
-    target.ndim, (target.shape, target.splits, target.algorithm) = len(shape), keep
-    return keep
-
-
 def _prepare(prepared: dict[Any, Any], signature: tuple[Any, ...]) -> tuple[Any, Any, Any]:
     if len(prepared) >= _CACHE_LIMIT:
         prepared.clear()
     request = ffi.new("lwcc_request *")
-    keep = _fill(request, signature)
+    keep = fill(request, signature)
     # input and output are neighbours, so that addresses are written as integers without a cast each time
     pointers = ffi.cast("uintptr_t *", ffi.addressof(request, "input"))
     entry = (request, pointers, keep)
@@ -149,7 +117,7 @@ def _prepare(prepared: dict[Any, Any], signature: tuple[Any, ...]) -> tuple[Any,
 def _c_name(names: dict[str, Any], name: str) -> Any:
     if len(names) >= _CACHE_LIMIT:
         names.clear()
-    names[name] = text = ffi.new("char[]", name.encode())
+    names[name] = text = c_name(name)
     return text
 
 
@@ -233,8 +201,8 @@ def submit_group(requests: Sequence[Request]) -> list[int]:
     tickets = ffi.new("lwcc_ticket[]", len(requests))
     keep = []
     for target, r in zip(array, requests):
-        keep.append(_fill(target, (r.collective, r.shape, r.dtype, r.op, r.root, r.process_set, *r[9:])))
-        name = ffi.new("char[]", r.name.encode())
+        keep.append(fill(target, (r.collective, r.shape, r.dtype, r.op, r.root, r.process_set, *r[9:])))
+        name = c_name(r.name)
         keep.append(name)
         target.name = name
         target.input, target.output = ffi.cast("void *", r.ptr_in), ffi.cast("void *", r.ptr_out)

@@ -1,4 +1,4 @@
-/* Negotiation between whole engines: any order of submission, disagreement, changing shapes, groups, eviction, fusion.
+/* Negotiation between whole engines: any order of submission, disagreement, changing shapes, eviction, fusion.
  */
 #include "engines.h"
 
@@ -239,58 +239,6 @@ static void test_shapes_and_splits_may_change(void) {
   }
 }
 
-/* ---- groups ---- */
-
-enum { GROUP = 4 };
-
-static void run_group(engine *e, int round, int bad) {
-  int64_t v[GROUP][2];
-  ask a[GROUP];
-  lwcc_ticket t[GROUP];
-  char name[GROUP][32], text[TEXT_CAP];
-  int64_t p = e->size;
-  for (int i = 0; i < GROUP; i++) {
-    snprintf(name[i], sizeof name[i], "g%d.%d", round, i);
-    v[i][0] = v[i][1] = e->rank + i;
-    a[i] = sum_of(name[i], v[i], i == bad && e->rank == 1 ? 1 : 2);
-  }
-  CHECK(submit(e, a, GROUP, t) == LWCC_OK, "%s", os_error());
-  for (int i = 0; i < GROUP; i++) {
-    int st = finish_request(e, t[i], text);
-    bool right = v[i][1] == (bad < 0 ? p * (p - 1) / 2 + i * p : e->rank + i);
-    CHECK(st == (bad < 0 ? LWCC_OK : LWCC_ERR_MISMATCH) && right, "rank %d %s: %d %s", e->rank, name[i], st, text);
-    CHECK(bad < 0 || (strstr(text, name[i]) && strstr(text, name[bad])), "%s does not name %s", text, name[bad]);
-    queue_release(&e->q, queue_lookup(&e->q, t[i]));
-  }
-}
-
-static void groups(engine *e, void *arg) {
-  (void)arg;
-  int singles = 0;
-  for (int round = 0; round < 12; round++) {
-    int bad = e->size > 1 && round % 3 == 1 ? round % GROUP : -1;
-    run_group(e, round / 3, -1);
-    run_group(e, round / 3, bad);
-    check_sum(e, "single");
-    singles++;
-  }
-  lwcc_stats s = stats_of(e);
-  uint64_t whole = e->size > 1 ? 20 : 24;
-  CHECK(s.fused == whole * GROUP && s.buckets == whole + (uint64_t)singles, "fused %llu in %llu buckets",
-        (unsigned long long)s.fused, (unsigned long long)s.buckets);
-}
-
-static void test_a_group_runs_as_one_or_fails_as_one(void) {
-  for (int i = 0; i < 2 * SIZES; i++) {
-    world w;
-    world_options o = world_of(sizes[i % SIZES]);
-    if (i >= SIZES) o.limits.fusion_nbytes = 0; /* groups do not mind */
-    world_open(&w, o);
-    world_run(&w, groups, NULL);
-    world_close(&w);
-  }
-}
-
 /* ---- limits ---- */
 
 static void few_remembered(engine *e, void *arg) {
@@ -387,7 +335,6 @@ int main(int argc, char **argv) {
   test_any_order_of_many_requests();
   test_disagreement_fails_on_every_rank_and_the_job_goes_on();
   test_shapes_and_splits_may_change();
-  test_a_group_runs_as_one_or_fails_as_one();
   test_little_room_for_answers();
   test_fusion_and_a_name_that_is_pending();
   return check_report();

@@ -49,6 +49,21 @@ def test_the_first_failure_decides_code_and_report(lwccrun: Any, death: str, cod
     assert len(report) <= 15
 
 
+def test_who_fails_by_itself_is_blamed_also_if_its_victim_is_gone_sooner(lwccrun: Any) -> None:
+    script = lwccrun.script(
+        MEMBER + "if rank == 0:\n"
+        "    store.get('started/1', 20)\n"
+        "    sys.exit('lwcc.errors.ShutDown: rank 1 has left')\n"
+        "store.set('started/1', b'1')\n"
+        "store.get('exit/0', 20)\n"
+        "print('KeyError: 5', file=sys.stderr); sys.exit(7)\n"
+    )
+    code, _, err = lwccrun("-np", "2", script).finish()
+    report = _report(err)
+    assert code == 7 and report[0].startswith("lwccrun: rank 1 failed: exit code 7") and "  KeyError: 5" in report
+    assert "1 failed after it by themselves (rank 0)" in err
+
+
 def test_a_python_exception_is_shown_with_its_last_frame(lwccrun: Any) -> None:
     script = lwccrun.script(
         "import os, signal\ndef deep(n):\n    if n == 0: raise ValueError('bad batch 17')\n    deep(n - 1)\n"

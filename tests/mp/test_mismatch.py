@@ -79,6 +79,44 @@ assert lwcc.allreduce(np.ones(2), op=lwcc.Sum).tolist() == [2, 2]
     )
 
 
+def test_groups_of_different_members_fail_at_once_on_every_rank(run_ranks: Any) -> None:
+    run_ranks(
+        3,
+        """
+for turn in range(3):
+    for sizes in ((3, 2, 2), (2, 3, 3), (5, 4, 3)):
+        try:
+            lwcc.grouped_allreduce([np.zeros(2)] * sizes[rank], name="g")
+            raise SystemExit("no exception")
+        except lwcc.Mismatch as error:
+            assert "in a group of" in str(error), error
+    assert [a[0] for a in lwcc.grouped_allreduce([np.ones(2)] * 4, op=lwcc.Sum, name="g")] == [3] * 4
+""",
+        env={"LWCC_STALL_ABORT": "0"},
+    )
+
+
+def test_an_object_that_cannot_be_pickled_is_an_exception_on_every_rank(run_ranks: Any) -> None:
+    run_ranks(
+        3,
+        """
+for turn in range(2):
+    bad = (x for x in [1]) if rank == 1 else rank
+    for call in (lambda: lwcc.broadcast_object(bad, 1), lambda: lwcc.allgather_object(bad)):
+        try:
+            call()
+            raise SystemExit("no exception")
+        except TypeError as error:
+            assert rank == 1 and "generator" in str(error)
+        except ValueError as error:
+            assert rank != 1 and "rank 1 cannot pickle" in str(error) and "generator" in str(error), error
+    assert lwcc.broadcast_object({"a": rank}, 1) == {"a": 1}
+    assert lwcc.allgather_object([rank]) == [[0], [1], [2]]
+""",
+        env={"LWCC_STALL_ABORT": "0"},
+    )
+
+
 def test_a_changed_shape_under_an_old_name_is_no_mismatch(run_ranks: Any) -> None:
     run_ranks(
         3,

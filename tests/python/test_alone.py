@@ -194,3 +194,24 @@ def test_a_forked_child_may_exit_and_the_parent_goes_on(alone: Any) -> None:
     _, status = os.waitpid(pid, 0)
     assert status == 0
     assert lwcc.allreduce(np.ones(2)).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("keywords", "error", "text"),
+    [
+        ({"name": 5}, TypeError, "name=5"),
+        ({"name": "a\0b"}, ValueError, "zero character"),
+        ({"op": "sum"}, TypeError, "op='sum'"),
+        ({"priority": 1 << 40}, OverflowError, "priority=1099511627776"),
+        ({"prescale_factor": "2"}, TypeError, "prescale='2'"),
+        ({"postscale_factor": float("nan"), "op": lwcc.Sum}, ValueError, "not a number"),
+        ({"process_set": 3}, TypeError, "process_set=3"),
+    ],
+)
+def test_a_wrong_argument_is_named(alone: Any, keywords: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        lwcc.allreduce(np.ones(3), **keywords)
+    if keywords.get("name") != 5:  # the members' names are made of it
+        with pytest.raises(error, match=text):
+            lwcc.grouped_allreduce([np.ones(3), np.ones(2)], **keywords)
+    assert lwcc.allreduce(2.0) == 2.0

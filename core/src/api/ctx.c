@@ -1,5 +1,6 @@
 #include "api/ctx.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -22,6 +23,25 @@ typedef struct {
 static context *the_context;
 static _Atomic(engine *) the_engine; /* release in join: pairs with the acquire in ctx_engine */
 
+/* Set in a forked child: cheaper to ask than getpid, which is a system call on the way of every collective. relaxed:
+ * written before the child has a second thread. */
+static atomic_bool inherited;
+
+static void in_child(void) {
+  if (the_context) atomic_store_explicit(&inherited, true, memory_order_relaxed);
+}
+
+static bool mine(void) {
+  return !atomic_load_explicit(&inherited, memory_order_relaxed);
+}
+
+static int watch_forks(void) {
+  static bool watching; /* as lwcc_open: one thread */
+  int e = watching ? 0 : pthread_atfork(NULL, NULL, in_child);
+  watching = true;
+  return e ? os_fail(LWCC_ERR_SYSTEM, "lwcc_open: pthread_atfork: %s", strerror(e)) : LWCC_OK;
+}
+
 static int not_here(void) {
   return os_fail(LWCC_ERR_SHUTDOWN,
                  "this is process %d, forked from an initialised one (%d); a forked child cannot use lwcc",
@@ -34,7 +54,7 @@ engine *ctx_engine(void) {
     os_fail(LWCC_ERR_SHUTDOWN, "lwcc is not initialised, or has been shut down; call init() first");
     return NULL;
   }
-  if (the_context->owner != getpid()) {
+  if (!mine()) {
     not_here();
     return NULL;
   }
@@ -60,6 +80,7 @@ int lwcc_open(const lwcc_job *job, char *endpoint_out, size_t cap) {
   if (job->size < 1 || job->size > RANKS_MAX || job->rank < 0 || job->rank >= job->size)
     return os_fail(LWCC_ERR_INVALID, "lwcc_open: rank %d of %d ranks; expected 0 <= rank < size <= %d", job->rank,
                    job->size, RANKS_MAX);
+  TRY(watch_forks());
   void *memory;
   TRY(mem_zeroed(1, sizeof(context), &memory));
   context *c = memory;
@@ -137,7 +158,7 @@ static int join(context *c, const char *const *endpoints, double timeout_s, tran
 int lwcc_join(const char *const *endpoints, double timeout_s) {
   context *c = the_context;
   if (!c || c->engine) return os_fail(LWCC_ERR_INVALID, "lwcc_join: call lwcc_open first, and join once");
-  if (c->owner != getpid()) return not_here();
+  if (!mine()) return not_here();
   if (!endpoints && c->job.size > 1)
     return os_fail(LWCC_ERR_INVALID, "lwcc_join: %d ranks need %d endpoints", c->job.size, c->job.size);
   void *links, *ids;
@@ -159,7 +180,7 @@ int lwcc_join(const char *const *endpoints, double timeout_s) {
 
 int lwcc_shutdown(void) {
   context *c = the_context;
-  if (!c || c->owner != getpid()) return LWCC_OK;
+  if (!c || !mine()) return LWCC_OK;
   atomic_store_explicit(&the_engine, NULL, memory_order_release);
   if (c->engine) {
     engine_shutdown(c->engine);
@@ -172,7 +193,7 @@ int lwcc_shutdown(void) {
 }
 
 int32_t lwcc_initialized(void) {
-  return atomic_load_explicit(&the_engine, memory_order_acquire) && the_context->owner == getpid();
+  return atomic_load_explicit(&the_engine, memory_order_acquire) && mine();
 }
 
 int lwcc_get_world(lwcc_world *out) {

@@ -70,11 +70,17 @@ static int turn_until_done(engine *e, watch *w, exec_op *op) {
   }
 }
 
+static void count_call(engine *e) { /* under the engine's or the set's lock: a call in two sets at once may be lost */
+  uint64_t n = atomic_load_explicit(&e->raw_calls, memory_order_relaxed);
+  atomic_store_explicit(&e->raw_calls, n + 1, memory_order_relaxed);
+}
+
 static int run_wire(engine *e, pset *ps, const coll_args *a) {
   watch w = {.e = e, .ps = ps};
   exec_op *op;
   const char *name = forced[a->collective];
   engine_lock(e);
+  count_call(e);
   int st = ctx_alive(e);
   if (st >= 0 && ps->raw_broken) st = lost_member(ps);
   if (st >= 0) st = exec_start(&ps->raw, a, name[0] ? name : NULL, pset_tag(ps, ++ps->raw_tag), &op);
@@ -91,12 +97,12 @@ static int run(const coll_args *a, int set) {
   pset *ps;
   engine *e = ctx_member(set, &ps);
   if (!e) return ps ? LWCC_ERR_INVALID : lwcc_initialized() ? LWCC_ERR_INVALID : LWCC_ERR_SHUTDOWN;
-  atomic_fetch_add_explicit(&e->raw_calls, 1, memory_order_relaxed);
   const char *name = forced[a->collective];
   if (!ps->raw_shm || (name[0] && strcmp(name, "shm") != 0)) return run_wire(e, ps, a);
   TRY(ctx_alive(e));
   watch w = {.e = e, .ps = ps};
   while (atomic_exchange_explicit(&ps->raw_lock, 1, memory_order_acquire)) sched_yield(); /* pairs with the release */
+  count_call(e);
   int st = shm_run(ps->raw_shm, a, aborted, &w);
   atomic_store_explicit(&ps->raw_lock, 0, memory_order_release);
   return st < 0 ? aborted(&w) < 0 ? st : os_fail(st, "raw collective ended: %s", os_error()) : st;

@@ -1,5 +1,6 @@
 /* PATH 4/9: the arguments of named requests are checked here, on the caller's thread, and pushed. */
 #include <limits.h>
+#include <math.h>
 #include <string.h>
 
 #include "api/ctx.h"
@@ -60,6 +61,9 @@ static int check_op(const lwcc_request *a) {
   if (a->op == LWCC_ADASUM) return os_fail(LWCC_ERR_UNSUPPORTED, "\"%s\": op Adasum is not built yet", a->name);
   if (a->op == LWCC_AVERAGE && a->dtype == LWCC_BOOL)
     return os_fail(LWCC_ERR_INVALID, "\"%s\": op Average has no meaning for bool; use Sum (or), Min (and)", a->name);
+  if (isnan(a->prescale) || isnan(a->postscale))
+    return os_fail(LWCC_ERR_INVALID, "\"%s\": prescale %g, postscale %g: not a number", a->name, a->prescale,
+                   a->postscale);
   if ((a->prescale != 1.0 || a->postscale != 1.0) && !is_float(a->dtype))
     return os_fail(LWCC_ERR_INVALID, "\"%s\": prescale %g, postscale %g need a floating type, this is %s", a->name,
                    a->prescale, a->postscale, dtype_name(a->dtype));

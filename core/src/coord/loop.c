@@ -12,6 +12,7 @@
 
 enum { YIELDS = 20, LOOK_EVERY = 64 };
 #define SHUTDOWN_NS UINT64_C(1000000000)
+#define PAUSE_NS UINT64_C(1000000000)
 
 bool engine_turn(engine *e) {
   bool any = order_drain(e);
@@ -36,6 +37,13 @@ static void look_for_stalls(engine *e) {
   }
   if (e->left_ns && e->running && (!next || now + SHUTDOWN_NS < next)) next = now + SHUTDOWN_NS;
   e->stall_at_ns = next;
+}
+
+/* A sleep that was to end at until_ns ended at woke_ns. If that is much too late, the process was stopped meanwhile. */
+static void note_pause(engine *e, uint64_t until_ns, uint64_t woke_ns) {
+  if (woke_ns < until_ns + PAUSE_NS) return;
+  for (pset *ps = atomic_load_explicit(&e->sets, memory_order_acquire); ps; ps = ps->next)
+    if (ps->co) coordinator_pause(ps->co, woke_ns - until_ns);
 }
 
 /* ---- sleeping ---- */
@@ -81,12 +89,15 @@ static void sleep_until_work(engine *e) {
   look_for_stalls(e); /* before the turn, which sends what it decides */
   bool more = engine_turn(e) || atomic_load(&e->stop);
   uint64_t now = e->stall_at_ns ? clock_ns() : 0;
-  int64_t limit = !e->stall_at_ns ? -1 : e->stall_at_ns > now ? (int64_t)(e->stall_at_ns - now) : 0;
+  uint64_t until = e->stall_at_ns;
+  int64_t limit = !until ? -1 : until > now ? (int64_t)(until - now) : 0;
   pthread_mutex_unlock(&e->lock);
   if (!more) channel_wait(e->ch, limit);
+  now = until ? clock_ns() : 0;
   atomic_store(&e->sleeping, false);
   pthread_mutex_lock(&e->lock);
   disarm(e);
+  if (until && !more) note_pause(e, until, now);
 }
 
 static void *background(void *arg) {

@@ -255,9 +255,7 @@ static int decide(coordinator *co, tally *t) {
   char text[TEXT_CAP];
   if (t->nnew) {
     if (!agree(co, t, text, sizeof text)) {
-      signature s;
-      asked_signature(co, t, 0, &s);
-      group_fail(co, &s, LWCC_ERR_MISMATCH, text);
+      groups_fail(co, t, LWCC_ERR_MISMATCH, text);
       tally_fail(co, t, LWCC_ERR_MISMATCH, text);
       return LWCC_OK;
     }
@@ -278,6 +276,7 @@ static int mark(coordinator *co, tally *t, int from, int kind) {
   }
   t->asked[from] = (uint8_t)kind;
   t->nasked++;
+  groups_ask(co, asked_for(t, from));
   os_copy_text(co->last[from].name, sizeof co->last[from].name, t->name);
   co->last[from].at_ns = now;
   if (co->left[0]) {
@@ -336,5 +335,6 @@ int coordinator_take(coordinator *co, int from, reader *r) {
     if (st < 0) r->bad = true;
   }
   if (r->bad) return os_fail(LWCC_ERR_PROTOCOL, "rank %d sent a malformed negotiation frame", co->ps->ranks[from]);
+  groups_settle(co);
   return LWCC_OK;
 }

@@ -3,7 +3,8 @@
  * a) Each rank says READY(id) for a name whose answer it remembers, REQUEST(name, signature) otherwise.
  * b) A tally counts who has asked. When everybody has: if all said READY, it is ready; otherwise the signatures are
  *    compared. Agreement gives NEW(id, name), and it is ready. Disagreement gives ERROR(name), on every rank.
- * c) A ready request of a group waits until the whole group is ready. If one member fails, the group fails.
+ * c) A ready request of a group waits until the whole group is ready. If one member fails, the group fails; so it does
+ *    when all ranks have asked for their groups and these have not the same members.
  * d) Ready requests become RUN buckets while the lane has few buckets waiting, so that those which become ready
  *    meanwhile are fused. Priority orders them; look-ahead passes those that do not fit.
  * e) NEW, RUN, ERROR and EVICT form one log, sent to every rank in the same order. The log is the order of execution.
@@ -36,6 +37,8 @@ bytes *coordinator_log(coordinator *co);
 /* Report what has been pending too long, fail what is past the limit. Returns when to look again (0: nothing pending).
  */
 uint64_t coordinator_stall(coordinator *co, uint64_t now_ns);
+/* This process stood still for so long (SIGSTOP, a suspended machine): that time counts for no stall. */
+void coordinator_pause(coordinator *co, uint64_t pause_ns);
 /* A member has left in good order: what is pending fails on every rank, and so does all that is asked from now on. */
 void coordinator_leave(coordinator *co, const char *text);
 /* Forget everything that is being counted (all requests of the set have failed). */

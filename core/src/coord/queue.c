@@ -65,7 +65,7 @@ static int make_request(queue *q, request **out) {
   }
   TRY(mem_zeroed(1, sizeof(request), &memory));
   request *r = memory;
-  r->ticket = index;
+  atomic_init(&r->ticket, index);
   atomic_store_explicit(&q->blocks[index / BLOCK][index % BLOCK], r, memory_order_release);
   q->made++;
   *out = r;
@@ -82,8 +82,9 @@ static int take_request(queue *q, request **out) {
   }
   request *r = *out;
   r->next = NULL;
-  r->ticket += TICKET_STEP;
-  r->released = r->finished = r->in_lane = r->refused = false;
+  atomic_fetch_add_explicit(&r->ticket, TICKET_STEP, memory_order_relaxed);
+  atomic_store_explicit(&r->released, false, memory_order_relaxed);
+  r->finished = r->in_lane = r->refused = false;
   r->nbytes = 0;
   r->first_dim = 0;
   r->nrows = 0;
@@ -137,7 +138,7 @@ static int submit_locked(queue *q, int n, request_fill fill, void *arg, lwcc_tic
     return st;
   }
   int i = 0;
-  for (request *r = first; r; r = r->next) tickets_out[i++] = r->ticket;
+  for (request *r = first; r; r = r->next) tickets_out[i++] = atomic_load_explicit(&r->ticket, memory_order_relaxed);
   *q->tail = first;
   q->tail = tail;
   atomic_fetch_add(&q->outstanding, (uint32_t)n);
@@ -172,7 +173,7 @@ void request_complete(queue *q, request *r, int status, const char *text) {
   atomic_store(&r->done, 1);
   if (atomic_load(&r->waiters)) futex_wake(&r->done);
   r->finished = true;
-  if (r->released) give_back(q, r);
+  if (atomic_load_explicit(&r->released, memory_order_relaxed)) give_back(q, r);
   pthread_mutex_unlock(&q->mu);
   if (on_done) on_done(user, status, status < 0 && text ? text : "");
 }
@@ -230,7 +231,9 @@ void queue_close(queue *q, int status, const char *text) {
 request *queue_lookup(queue *q, lwcc_ticket t) {
   uint32_t index = (uint32_t)(t & (TICKET_STEP - 1));
   request *r = t >= TICKET_STEP && index < 64 * BLOCK ? request_at(q, index) : NULL;
-  if (r && r->ticket == t && !r->released) return r;
+  if (r && atomic_load_explicit(&r->ticket, memory_order_relaxed) == t &&
+      !atomic_load_explicit(&r->released, memory_order_relaxed))
+    return r;
   os_fail(LWCC_ERR_INVALID, "ticket %llu is unknown: never given, or released", (unsigned long long)t);
   return NULL;
 }
@@ -251,8 +254,7 @@ void request_sleep(request *r, uint64_t deadline_ns) {
 
 void queue_release(queue *q, request *r) {
   pthread_mutex_lock(&q->mu);
-  if (!r->released) {
-    r->released = true;
+  if (!atomic_exchange_explicit(&r->released, true, memory_order_relaxed)) {
     if (r->finished) give_back(q, r);
   }
   pthread_mutex_unlock(&q->mu);

@@ -11,15 +11,16 @@
 #include "coord/names.h"
 
 typedef struct request {
-  struct request *next;  /* queue, free list or bucket */
-  name_node node;        /* pending names; guarded by queue.mu */
-  lwcc_ticket ticket;    /* written under queue.mu */
-  _Atomic int status;    /* release in request_complete: pairs with the acquire in queue_status */
-  _Atomic uint32_t done; /* futex word; seq_cst with waiters: a waiter is woken or sees done */
+  struct request *next;       /* queue, free list or bucket */
+  name_node node;             /* pending names; guarded by queue.mu */
+  _Atomic lwcc_ticket ticket; /* written under queue.mu; relaxed: queue_lookup compares, its caller owns the ticket */
+  _Atomic int status;         /* release in request_complete: pairs with the acquire in queue_status */
+  _Atomic uint32_t done;      /* futex word; seq_cst with waiters: a waiter is woken or sees done */
   _Atomic uint32_t waiters;
-  bool released, finished; /* guarded by queue.mu */
-  bool refused;            /* allocate gave no memory; driving thread */
-  bool in_lane;            /* ordered to run; driving thread */
+  atomic_bool released; /* written under queue.mu; relaxed, as ticket */
+  bool finished;        /* guarded by queue.mu */
+  bool refused;         /* allocate gave no memory; driving thread */
+  bool in_lane;         /* ordered to run; driving thread */
   int set;
   char name[NAME_CAP];
   signature sig; /* op is the user's; AVERAGE is resolved when it runs */

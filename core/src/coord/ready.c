@@ -16,12 +16,17 @@ static void append_atom(coordinator *co, tally *t) {
   co->ready_tail = &t->next_ready;
 }
 
-static group *find_group(coordinator *co, const signature *s) {
+static group *find_group(const coordinator *co, const signature *s) {
   for (name_node *n = names_first(&co->groups, s->group); n; n = names_next(n))
     if (OWNER(group, node, n)->size == s->group_size) return OWNER(group, node, n);
+  return NULL;
+}
+
+static group *make_group(coordinator *co, const signature *s) {
   void *memory;
-  if (mem_zeroed(1, sizeof(group), &memory) < 0) return NULL;
-  group *g = memory;
+  group *g = find_group(co, s);
+  if (g || mem_zeroed(1, sizeof(group), &memory) < 0) return g;
+  g = memory;
   g->size = s->group_size;
   g->tail = &g->first;
   if (names_add(&co->groups, &g->node, s->group) < 0) {
@@ -36,32 +41,86 @@ static void end_group(coordinator *co, group *g) {
   free(g);
 }
 
+void groups_ask(coordinator *co, const signature *s) {
+  group *g = s->group_size ? make_group(co, s) : NULL;
+  if (g) g->asked++;
+}
+
 static void fail_member(coordinator *co, tally *t, const group *g) {
   char text[TEXT_CAP];
-  snprintf(text, sizeof text, "\"%s\" is in a group whose member failed: %.700s", t->name, g->text);
+  snprintf(text, sizeof text, "\"%s\" is in a group that failed: %.700s", t->name, g->text);
   tally_fail(co, t, g->status, text);
 }
 
-void group_fail(coordinator *co, const signature *s, int status, const char *text) {
-  group *g = s->group_size ? find_group(co, s) : NULL;
-  if (!g) return;
+static void fail_ready(coordinator *co, group *g, int status, const char *text) {
   if (!g->status) {
     g->status = status;
     os_copy_text(g->text, sizeof g->text, text);
   }
-  g->n++;
   for (tally *t = g->first, *next; t; t = next) {
     next = t->next_ready;
     fail_member(co, t, g);
   }
   g->first = NULL;
   g->tail = &g->first;
-  if (g->n == g->size) end_group(co, g);
+}
+
+static bool same_group(const signature *a, const signature *b) {
+  return a->group == b->group && a->group_size == b->group_size;
+}
+
+/* The first of the ranks that have t in the group of s; size of the set: none has. */
+static int first_in_group(const coordinator *co, const tally *t, const signature *s) {
+  int i = 0;
+  while (i < co->ps->size && !(t->asked[i] && same_group(asked_for(t, i), s))) i++;
+  return i;
+}
+
+void groups_fail(coordinator *co, const tally *t, int status, const char *text) {
+  for (int i = 0; i < co->ps->size; i++) {
+    const signature *s = asked_for(t, i);
+    if (!t->asked[i] || !s->group_size || first_in_group(co, t, s) < i) continue;
+    group *g = make_group(co, s);
+    if (!g) continue;
+    fail_ready(co, g, status, text);
+    if (++g->n == g->size) end_group(co, g);
+  }
+}
+
+/* ---- groups that never become whole ---- */
+
+static void describe_torn(const coordinator *co, const tally *t, char *out, size_t cap) {
+  int has = 0, lacks = 0;
+  while (has < co->ps->size - 1 && !t->asked[has]) has++;
+  while (lacks < co->ps->size - 1 && t->asked[lacks]) lacks++;
+  snprintf(out, cap, "the ranks disagree about its members: rank %d asks for \"%.400s\", rank %d does not",
+           co->ps->ranks[has], t->name, co->ps->ranks[lacks]);
+}
+
+static void settle_group(name_node *node, void *arg) {
+  coordinator *co = arg;
+  group *g = OWNER(group, node, node);
+  bool all_asked = g->asked == (uint32_t)g->size * (uint32_t)co->ps->size;
+  const signature key = {.group = node->hash, .group_size = g->size};
+  char text[TEXT_CAP];
+  if (g->status != LWCC_ERR_MISMATCH && !all_asked) return;
+  for (tally *t = co->oldest, *next; t; t = next) {
+    next = t->newer;
+    if (!t->since_ns || t->ready || first_in_group(co, t, &key) == co->ps->size) continue;
+    describe_torn(co, t, text, sizeof text);
+    fail_ready(co, g, LWCC_ERR_MISMATCH, text);
+    fail_member(co, t, g);
+  }
+  end_group(co, g);
+}
+
+void groups_settle(coordinator *co) {
+  if (co->groups.count) names_each(&co->groups, settle_group, co);
 }
 
 void ready_add(coordinator *co, tally *t) {
   t->ready = true;
-  group *g = t->agreed.group_size ? find_group(co, &t->agreed) : NULL;
+  group *g = t->agreed.group_size ? make_group(co, &t->agreed) : NULL;
   if (!g) {
     append_atom(co, t);
     return;

@@ -7,7 +7,7 @@
 #include "os/log.h"
 #include "os/status.h"
 
-enum { LOOK_NS = 500000000 };
+enum { LOOK_NS = 500000000 };         /* at least so often while something is pending */
 #define CLASH_NS UINT64_C(1000000000) /* so long may two collectives under one name each wait for the other's ranks */
 
 static void append(char *out, size_t cap, const char *text) {
@@ -59,17 +59,15 @@ static int first_asker(const coordinator *co, const tally *t) {
 }
 
 static void fail_one(coordinator *co, tally *t, int status, const char *text) {
-  int i = first_asker(co, t);
-  signature s = t->fresh[i] ? *t->fresh[i] : t->agreed;
-  group_fail(co, &s, status, text);
+  groups_fail(co, t, status, text);
   tally_fail(co, t, status, text);
 }
 
 static void fail_clash(coordinator *co, tally *t, tally *other) {
   char text[TEXT_CAP], a[384], b[384];
   int i = first_asker(co, t), j = first_asker(co, other);
-  signature_print(t->fresh[i] ? t->fresh[i] : &t->agreed, a, sizeof a);
-  signature_print(other->fresh[j] ? other->fresh[j] : &other->agreed, b, sizeof b);
+  signature_print(asked_for(t, i), a, sizeof a);
+  signature_print(asked_for(other, j), b, sizeof b);
   snprintf(text, sizeof text, "\"%s\": the ranks disagree: rank %d: %s; rank %d: %s", t->name, co->ps->ranks[i], a,
            co->ps->ranks[j], b);
   fail_one(co, other, LWCC_ERR_MISMATCH, text);
@@ -99,14 +97,35 @@ static bool look_at(coordinator *co, tally *t, uint64_t now) {
   return false;
 }
 
+/* When t has to be looked at next. */
+static uint64_t due(const coordinator *co, const tally *t, uint64_t now) {
+  uint64_t next = now + LOOK_NS, clash = t->since_ns + CLASH_NS, end = t->since_ns + co->limits.abort_ns;
+  if (clash > now && clash < next) next = clash + 1;
+  if (co->limits.abort_ns && end < next) next = end + 1;
+  if (co->limits.warn_ns && t->warn_at_ns < next) next = t->warn_at_ns;
+  return next;
+}
+
 uint64_t coordinator_stall(coordinator *co, uint64_t now) {
   bool again = co->waiting > 0;
+  uint64_t next = now + LOOK_NS;
   while (again) { /* a failure may free any tally of its group, so begin anew after each */
     again = false;
-    for (tally *t = co->oldest, *next; t && !again; t = next) {
-      next = t->newer;
-      if (t->since_ns && t->nasked < co->ps->size) again = look_at(co, t, now);
+    next = now + LOOK_NS;
+    for (tally *t = co->oldest, *newer; t && !again; t = newer) {
+      newer = t->newer;
+      if (!t->since_ns || t->nasked == co->ps->size) continue;
+      again = look_at(co, t, now);
+      if (!again && due(co, t, now) < next) next = due(co, t, now);
     }
   }
-  return co->waiting ? now + LOOK_NS : 0;
+  return co->waiting ? next : 0;
+}
+
+void coordinator_pause(coordinator *co, uint64_t pause_ns) {
+  for (tally *t = co->oldest; t; t = t->newer) {
+    if (!t->since_ns) continue;
+    t->since_ns += pause_ns;
+    t->warn_at_ns += pause_ns;
+  }
 }

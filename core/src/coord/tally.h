@@ -23,9 +23,10 @@ typedef struct tally {
   char name[];
 } tally;
 
-typedef struct group {
+typedef struct group { /* found by signature.group and its size */
   name_node node;
-  int size, n; /* members, of these ready */
+  int size, n;    /* members, of these decided (ready or failed) */
+  uint32_t asked; /* members, counted for each rank that asked */
   tally *first, **tail;
   int status; /* < 0: a member failed, with text; members that become ready later fail at once */
   char text[TEXT_CAP];
@@ -52,7 +53,17 @@ struct coordinator {
 /* negotiate.c */
 void tally_fail(coordinator *co, tally *t, int status, const char *text); /* ERROR on every rank; t may be freed */
 void tally_settled(coordinator *co, tally *t);                            /* it ran: count anew */
+/* What the rank of this index asked for; of a group it is right about, of shape[0] and splits only if it is fresh. */
+static inline const signature *asked_for(const tally *t, int index) {
+  return t->fresh[index] ? t->fresh[index] : &t->agreed;
+}
+
 /* ready.c */
 void ready_add(coordinator *co, tally *t);
-void group_fail(coordinator *co, const signature *sig, int status, const char *text);
+void groups_ask(coordinator *co, const signature *sig); /* one more rank asks for one more member */
+/* t fails: so do the groups that the ranks have it in. t itself is left to the caller. */
+void groups_fail(coordinator *co, const tally *t, int status, const char *text);
+/* At the end of a frame, which holds a rank's group as a whole: fail what can't be completed any more, because the
+ * ranks disagree about a group's members. */
+void groups_settle(coordinator *co);
 #endif

@@ -89,6 +89,10 @@ struct shm_team {
   /* The same numbers on every rank: */
   uint32_t call, seq, swaps, tiles; /* allreduces and swaps; chunks; swaps; tiles of folds */
   uint32_t arrived[SHM_SLOTS], claimed[SHM_SLOTS], done[SHM_SLOTS];
+  bool unsettled;        /* published, and nobody rung yet */
+#if defined(__SANITIZE_THREAD__)
+  atomic_uint fence;
+#endif
   bool unread;           /* the last swap did not wait for the peer, */
   uint32_t unread_until; /* who was in it by this state */
   shm_reach reach;
@@ -121,9 +125,21 @@ static inline void shm_post(shm_team *t, shm_word *w) {
   atomic_fetch_add_explicit(&w->v, 1, memory_order_seq_cst);
   shm_ring(t);
 }
-/* release: pairs with the acquire in shm_state. */
+/* Sleepers are looked for by shm_settle, not here: a locked store would wait until the line has come, which takes as
+ * long as the partner's word that this rank is about to look for. release: pairs with the acquire in shm_state. */
 static inline void shm_publish(shm_team *t, uint32_t phase) {
-  atomic_exchange_explicit(&t->head->rank[t->me].state, 4 * t->call + phase, memory_order_seq_cst);
+  atomic_store_explicit(&t->head->rank[t->me].state, 4 * t->call + phase, memory_order_release);
+  t->unsettled = true;
+}
+/* Order what was published before the look at sleepers; done before a rank returns, sleeps, or waits for long. */
+static inline void shm_settle(shm_team *t) {
+  if (!t->unsettled) return;
+  t->unsettled = false;
+#if defined(__SANITIZE_THREAD__)
+  atomic_fetch_add_explicit(&t->fence, 1, memory_order_seq_cst); /* the sanitizer knows no fences */
+#else
+  atomic_thread_fence(memory_order_seq_cst);
+#endif
   shm_ring(t);
 }
 static inline char *shm_slot(const shm_team *t, int r, uint32_t j) {
@@ -150,7 +166,7 @@ void shm_fall_back(shm_call *c); /* some rank is not registered: go on with c->s
 void shm_move_begin(shm_call *c);
 int shm_move_step(shm_call *c);
 bool shm_move_fits_place(const shm_team *t, const coll_args *a, size_t width); /* p = 2 */
-static inline int shm_advance(shm_call *c) {
+static inline int shm_kernel_step(shm_call *c) {
   switch (c->kernel) {
     case SHM_SWAP:
       return shm_swap_step(c);
@@ -163,5 +179,10 @@ static inline int shm_advance(shm_call *c) {
       return shm_move_step(c);
   }
   return SHM_IDLE;
+}
+static inline int shm_advance(shm_call *c) {
+  int st = shm_kernel_step(c);
+  if (st == SHM_DONE) shm_settle(c->team);
+  return st;
 }
 #endif

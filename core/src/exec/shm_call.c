@@ -68,6 +68,7 @@ int shm_step(shm_call *c, bool *progress_out) {
   if (c->team->poison)
     return os_fail(c->team->poison, "shm: index %d: an earlier collective of this team failed", c->team->me);
   int st = shm_advance(c);
+  shm_settle(c->team); /* the caller may sleep next */
   *progress_out = st != SHM_IDLE;
   if (st == SHM_DONE) return LWCC_OK;
   if (st >= 0) return LWCC_PENDING;

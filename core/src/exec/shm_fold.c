@@ -91,11 +91,13 @@ static int agree(shm_call *c) {
     uint32_t s = shm_state(t, c->seen);
     if (!shm_reached(s, base)) return SHM_IDLE;
     if (s == base + SHM_STAGED) {
+      shm_settle(t);
       shm_fall_back(c);
       return SHM_MOVED;
     }
   }
   TRY(map_all(c));
+  shm_settle(t); /* work follows: a sleeper should not wait for its end */
   if (t->crowded) {
     begin_tiles(c);
     return SHM_MOVED;

@@ -8,7 +8,7 @@
 #include "os/futex.h"
 #include "os/status.h"
 
-enum { YIELDS = 20, POLL_ROUNDS = 1024, SLEEP_NS = 50 * 1000 * 1000 };
+enum { PATIENCE = 16, YIELDS = 20, POLL_ROUNDS = 1024, SLEEP_NS = 50 * 1000 * 1000 };
 
 typedef struct {
   shm_team *team;
@@ -21,6 +21,7 @@ typedef struct {
 /* One idle round; bell: read before the look that found nothing to do. */
 static int idle(waiter *w, uint32_t bell) {
   uint32_t k = w->round++, spin = w->team->spin;
+  if (k >= PATIENCE || k >= spin) shm_settle(w->team);
   if (k < spin) {
     cpu_pause();
   } else if (k < spin + YIELDS) {
