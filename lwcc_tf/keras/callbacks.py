@@ -27,8 +27,9 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
 
     def _broadcast(self) -> None:
         optimizer = getattr(self.model, "optimizer", None)
-        built = optimizer is not None and getattr(optimizer, "built", True)
-        found = [*self.model.variables, *(optimizer.variables if built else ())]
+        found = list(self.model.variables)
+        if optimizer is not None and getattr(optimizer, "built", True):
+            found += optimizer.variables
         fresh = {id(v): v for v in found if id(v) not in self._known and id(v) not in self.local_variables}
         self._known.update(fresh)
         if fresh:

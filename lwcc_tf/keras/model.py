@@ -41,8 +41,9 @@ def allreduce(
     if average is not None and op is not None:
         raise ValueError("lwcc: give op= or the deprecated average=, not both")
     kind = op if op is not None else lwcc.Sum if average is False else lwcc.Average
-    scales = {"prescale_factor": prescale_factor, "postscale_factor": postscale_factor}
-    return lwcc.allreduce(np.asarray(value), op=kind, name=name, **scales)
+    return lwcc.allreduce(
+        np.asarray(value), op=kind, name=name, prescale_factor=prescale_factor, postscale_factor=postscale_factor
+    )
 
 
 def allgather(value: Any, name: Optional[str] = None) -> Any:
