@@ -1,27 +1,30 @@
-"""Every collective on tensors, by real ranks; the cases are in cases_ops.py and cases_graphs.py."""
+"""lwcc_tf by real ranks; the cases are in cases_*.py."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytest.importorskip("tensorflow")
+if importlib.util.find_spec("tensorflow") is None:  # not imported: that takes seconds
+    pytest.skip("TensorFlow is not installed", allow_module_level=True)
 HERE = Path(__file__).parent
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
-def run_cases(run_ranks: Any, n: int, file: str) -> None:
-    done = run_ranks(n, HERE / file, timeout=300, env={"TF_CPP_MIN_LOG_LEVEL": "2"})
+def run_cases(run_ranks: Any, n: int, script: str, *files: str) -> None:
+    done = run_ranks(n, HERE / script, timeout=400, env=QUIET)
     held = re.findall(r"held: (case_\w+)", done.out)
-    assert held == re.findall(r"^def (case_\w+)", (HERE / file).read_text(), re.M), done.tail()
+    expected = [case for file in files for case in re.findall(r"^def (case_\w+)", (HERE / file).read_text(), re.M)]
+    assert held == expected, done.tail()
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_every_collective_on_tensors(run_ranks: Any, n: int) -> None:
-    run_cases(run_ranks, n, "cases_ops.py")
+def test_ops_graphs_and_keras_on_two_ranks(run_ranks: Any) -> None:
+    run_cases(run_ranks, 2, "cases_all.py", "cases_ops.py", "cases_graphs.py", "cases_keras.py")
 
 
-def test_functions_run_collectives_side_by_side(run_ranks: Any) -> None:
-    run_cases(run_ranks, 2, "cases_graphs.py")
+def test_ops_on_three_ranks(run_ranks: Any) -> None:
+    run_cases(run_ranks, 3, "cases_ops.py", "cases_ops.py")
