@@ -50,6 +50,11 @@ def members(process_set: Optional[ProcessSet]) -> int:
     return context.size() if process_set is None else (process_set.size() or 0)
 
 
+def takes_part(process_set: Optional[ProcessSet]) -> bool:
+    """Tell whether this rank is a member of the set; ValueError if the set is not in use."""
+    return process_set is None or process_set.included()
+
+
 def set_id(process_set: Optional[ProcessSet]) -> int:
     """Return the id of a set; ValueError if it is not in use, or before init."""
     context.world()
@@ -124,7 +129,7 @@ def refuse_xla(what: str) -> None:
 def independent(result: Any) -> Any:
     """Keep tf.function from chaining the op with the others that have effects; return what was given."""
     flat = tf.nest.flatten(result)
-    if flat and not tf.executing_eagerly():
+    if flat and not tf.executing_eagerly() and library.asynchronous():
         manager = getattr(flat[0].graph, "experimental_acd_manager", None)
         if manager is not None:
             manager.run_independently(flat[0].op)

@@ -12,7 +12,8 @@ from lwcc import context  # loads the native module, which the plugin looks for
 from lwcc import ops as core
 
 # what LwccNumber can be asked for, as ops.c counts them
-RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, CROSS_RANK, CROSS_SIZE, INCLUDED, MOST_UNDER_WAY, FORWARDED, ALLOCATED = range(10)
+RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, CROSS_RANK, CROSS_SIZE, INCLUDED = range(7)
+MOST_UNDER_WAY, FORWARDED, ALLOCATED, ASYNCHRONOUS = range(7, 11)
 
 
 @cache
@@ -38,3 +39,10 @@ def load() -> Any:
 def wrapper(collective: int) -> Any:
     """Return TensorFlow's wrapper of a collective's op."""
     return getattr(load(), f"lwcc_{core.COLLECTIVE_NAMES[collective]}")
+
+
+@cache
+def asynchronous() -> bool:
+    """Tell whether kernels return before they are done; else they hold a thread, and have to run in one order."""
+    with tf.init_scope():
+        return bool(load().lwcc_number(tensor_name="number", op=ASYNCHRONOUS))

@@ -31,13 +31,15 @@ class Reducer:
         self.local: set[int] = set()
 
     def reduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Return the gradients reduced over the ranks, in order; None stays None.
+        """Return the gradients reduced over the ranks, in order; None stays None, and all on ranks outside the set.
 
         Args:
             grads: tensors, tf.IndexedSlices or None; as many, in the same order and with the same kinds on every rank.
             variables: theirs.
         """
         out = list(grads)
+        if not engine.takes_part(self.options.process_set):
+            return out
         dense: list[int] = []
         for i, (grad, variable) in enumerate(zip(grads, variables)):
             if grad is None:

@@ -82,12 +82,14 @@ def DistributedGradientTape(
         scale_local_gradients: scale the gradients that stay on their rank by 1 / ranks.
 
     Raises:
-        ValueError: a wrong argument.
+        ValueError: distributed already, or a wrong argument.
     """
     if num_groups:
         warnings.warn("num_groups is deprecated, use groups", DeprecationWarning, stacklevel=2)
     wanted = groups if groups is not None else num_groups
     options = Options(compression, sparse_as_dense, op, gradient_predivide_factor, wanted, process_set)
+    if isinstance(gradtape, _DistributedTape):
+        raise ValueError("lwcc: this tape is distributed already")
     kind = type(gradtape)
     wrapped: Any = type(f"Distributed{kind.__name__}", (_DistributedTape, kind), {})
     made = wrapped.__new__(wrapped)

@@ -3,6 +3,7 @@
  * They are stateful, so that nothing merges, folds or prunes them; the Python side keeps tf.function from chaining
  * them. */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "_plugin/done.h"
 #include "_plugin/job.h"
@@ -92,19 +93,51 @@ CREATE(create_reducescatter, LWCC_REDUCESCATTER)
 CREATE(create_alltoall, LWCC_ALLTOALL)
 CREATE(create_barrier, LWCC_BARRIER)
 
-/* The number kernel's attribute `op`: which number. */
-enum { RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, CROSS_RANK, CROSS_SIZE, INCLUDED, MOST_UNDER_WAY, FORWARDED, ALLOCATED };
+/* The number kernel's attribute `op`: which number. Those from MOST_UNDER_WAY on need no job. */
+enum {
+  RANK,
+  SIZE,
+  LOCAL_RANK,
+  LOCAL_SIZE,
+  CROSS_RANK,
+  CROSS_SIZE,
+  INCLUDED,
+  MOST_UNDER_WAY,
+  FORWARDED,
+  ALLOCATED,
+  ASYNCHRONOUS
+};
 
-static int number(const kernel *k, int32_t *out) {
+static int32_t asynchronous; /* kernels return before they are done; written once, at load */
+
+static int place(const kernel *k, int32_t *out) {
   lwcc_world w;
   int32_t rank, size;
   int st = core.lwcc_get_world(&w);
   if (st >= 0) st = core.lwcc_set_info(k->set, &rank, &size);
   if (st < 0) return st;
-  const int32_t numbers[] = {rank,      size, w.local_rank,    w.local_size,   w.cross_rank, w.cross_size,
-                             rank >= 0, 0,    job_forwarded(), job_allocated()};
-  *out = k->op == MOST_UNDER_WAY ? steps_most() : numbers[k->op];
+  const int32_t numbers[] = {rank, size, w.local_rank, w.local_size, w.cross_rank, w.cross_size, rank >= 0};
+  *out = numbers[k->op];
   return LWCC_OK;
+}
+
+static int number(const kernel *k, int32_t *out) {
+  switch (k->op) {
+    case MOST_UNDER_WAY:
+      *out = steps_most();
+      return LWCC_OK;
+    case FORWARDED:
+      *out = job_forwarded();
+      return LWCC_OK;
+    case ALLOCATED:
+      *out = job_allocated();
+      return LWCC_OK;
+    case ASYNCHRONOUS:
+      *out = asynchronous;
+      return LWCC_OK;
+    default:
+      return place(k, out);
+  }
 }
 
 static void *create_number(TF_OpKernelConstruction *construction) {
@@ -176,7 +209,8 @@ static void add_kernel(const char *name, TF_KernelBuilder *builder, TF_Status *s
 }
 
 static void register_all(TF_Status *st) {
-  int asynchronous = done_layout_holds();
+  /* LWCC_TF_BLOCKING: for trying what happens where the layout is another */
+  asynchronous = !getenv("LWCC_TF_BLOCKING") && done_layout_holds();
   for (size_t i = 0; i < sizeof collectives / sizeof *collectives && tf.TF_GetCode(st) == TF_OK; i++) {
     const op_definition *d = &collectives[i];
     define(d, st);

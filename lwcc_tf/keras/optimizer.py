@@ -78,24 +78,43 @@ class _Keras2(Distributed):
         return this.iterations
 
 
-def _is_distributed(optimizer: Any) -> bool:
-    return isinstance(optimizer, Distributed) or isinstance(getattr(optimizer, "inner_optimizer", None), Distributed)
+def _distributed(kind: Any) -> Any:
+    """Return the subclass of an optimizer's class that reduces gradients.
+
+    It has the name of the given class: that is what Keras writes when it saves the optimizer.
+    """
+    bases = (_Keras3 if hasattr(kind, "apply") else _Keras2, kind)
+    return type(kind.__name__, bases, {"__module__": kind.__module__, "__qualname__": kind.__qualname__})
+
+
+def _prepare(model: Any) -> None:
+    """Make a model ready to be trained with a distributed optimizer.
+
+    Loss scaling, which Keras puts around the optimizer for mixed precision, comes to decide on *reduced* gradients, so
+    that all ranks skip the same steps; and XLA, which Keras takes by default, is switched off: it knows no op of ours.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if isinstance(inner, Distributed) and optimizer is not None:
+        optimizer.__dict__["_lwcc"] = inner.__dict__.pop("_lwcc")
+        object.__setattr__(inner, "__class__", type(inner).__bases__[1])
+        object.__setattr__(optimizer, "__class__", _distributed(type(optimizer)))
+    if isinstance(optimizer, Distributed) and backend.name() == "tensorflow" and model.jit_compile:
+        model.jit_compile = False
+        if context.is_initialized() and context.rank() == 0:
+            _warn_once()
 
 
 @functools.cache
-def _switch_off_xla() -> None:
-    """Have Keras make the training functions of models with a distributed optimizer without XLA, which knows no op of
-    ours; it would take XLA by default."""
+def _watch_models() -> None:
+    """Have Keras call `_prepare` before it makes the training function of a model."""
     import keras
 
     make = keras.Model.make_train_function
 
     @functools.wraps(make)
     def make_train_function(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _is_distributed(getattr(self, "optimizer", None)) and self.jit_compile:
-            self.jit_compile = False
-            if context.is_initialized() and context.rank() == 0:
-                _warn_once()
+        _prepare(self)
         return make(self, *args, **kwargs)
 
     keras.Model.make_train_function = make_train_function
@@ -121,7 +140,7 @@ def DistributedOptimizer(
 
     It shares its state with the given one, which is not to be used any more; it is saved under the given one's class,
     so that saved models load without LWCC. In a compiled `fit` gradients are reduced while the backward pass goes on.
-    To train with loss scaling, wrap the LossScaleOptimizer, not its inner optimizer: then the ranks agree on steps.
+    In a loop of one's own with loss scaling, wrap the LossScaleOptimizer, so that the ranks skip the same steps.
 
     Args:
         optimizer: of Keras 3 (backend tensorflow or torch) or tf_keras, built or not.
@@ -160,13 +179,9 @@ def DistributedOptimizer(
     options = Options(
         compression, sparse_as_dense, op, gradient_predivide_factor, wanted, process_set, scale_local_gradients
     )
-    with_apply = hasattr(kind, "apply")
-    if with_apply and backend.name() == "tensorflow":
-        _switch_off_xla()
-    bases = (_Keras3 if with_apply else _Keras2, kind)
-    # under the name of the given class: that is what Keras writes when it saves the optimizer
-    wrapped: Any = type(kind.__name__, bases, {"__module__": kind.__module__, "__qualname__": kind.__qualname__})
-    made = object.__new__(wrapped)
+    if hasattr(kind, "apply"):
+        _watch_models()
+    made: Any = object.__new__(_distributed(kind))
     object.__setattr__(made, "__dict__", optimizer.__dict__)  # past Keras, which tracks what is set
     made.__dict__["_lwcc"] = _State(options.checked(), backward_passes_per_step, average_aggregated_gradients)
     return made

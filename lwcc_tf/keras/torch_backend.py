@@ -27,6 +27,8 @@ class Reducer:
     def reduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Return the gradients (torch tensors or None) reduced over the ranks, in order; None stays None."""
         o, out = self.options, list(grads)
+        if o.process_set is not None and not o.process_set.included():
+            return out
         own = [i for i, (g, v) in enumerate(zip(grads, variables)) if g is not None and key(v) in self.local]
         sent = [i for i, grad in enumerate(grads) if grad is not None and i not in own]
         for i in own:

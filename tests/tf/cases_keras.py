@@ -83,7 +83,8 @@ def case_tapes_match_one_process_on_the_whole_batch(rank: int, size: int) -> Non
         y = x * x
     found = tape.gradient(y, {"a": [x], "b": tf.constant(0.0)}, unconnected_gradients="none")
     assert float(found["a"][0]) == size - 1.0 and found["b"] is None and float(tape.gradient(y, x)) == size - 1.0
-    raises(ValueError, "Average or Sum Max", lambda: hvd.DistributedGradientTape(tape, op=hvd.Max))
+    raises(ValueError, "distributed already", lambda: hvd.DistributedGradientTape(tape))
+    raises(ValueError, "Average or Sum Max", lambda: hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Max))
 
 
 def case_optimizers_match_one_process_on_the_whole_batch(rank: int, size: int) -> None:
@@ -121,6 +122,25 @@ def case_fit_matches_one_process_and_does_without_xla(rank: int, size: int) -> N
     same_everywhere([*model.variables, *model.optimizer.variables])
     about = [w for w in seen if "without XLA" in str(w.message)]
     assert len(about) == (rank == 0) and not model.jit_compile
+
+
+def case_ranks_skip_the_same_steps_when_a_loss_overflows(rank: int, size: int) -> None:
+    keras.mixed_precision.set_dtype_policy("mixed_float16")
+    try:
+        model = net()
+    finally:
+        keras.mixed_precision.set_dtype_policy("float32")
+    model.compile(hvdk.DistributedOptimizer(sgd()), entropy, jit_compile=False)
+    x, y = (mine(array, rank, size) for array in batch(0))
+    model.fit(x, y, verbose=0)
+    before = [v.numpy() for v in model.trainable_variables]
+    scale = float(model.optimizer.dynamic_scale)
+    model.fit(np.full_like(x, np.inf if rank == 0 else 1.0), y, verbose=0)
+    assert all((v.numpy() == old).all() for v, old in zip(model.trainable_variables, before))
+    assert float(model.optimizer.dynamic_scale) == scale / 2
+    model.fit(x, y, verbose=0)
+    assert any((v.numpy() != old).any() for v, old in zip(model.trainable_variables, before))
+    same_everywhere([*model.variables, *model.optimizer.variables])
 
 
 def case_passes_are_accumulated_before_a_step(rank: int, size: int) -> None:
