@@ -265,6 +265,7 @@ def case_models_are_saved_under_their_own_names(rank: int, size: int) -> None:
         hvdk.broadcast([rank], 0),
         hvdk.reducescatter([1.0] * size),
     )
+    assert all(hasattr(hvdk, name) for name in hvdk.__all__)
     assert [len(array) for array in kinds] == [1, size, 1, 1] and kinds[0][0] == (size - 1) / 2
 
 

@@ -151,6 +151,7 @@ def case_objects_travel(rank: int, size: int) -> None:
     assert hvd.broadcast_object_fn(root_rank=0)([rank]) == [0]
     assert hvd.allgather_object("x" * rank) == ["x" * r for r in range(size)]
     assert hvd.HorovodInternalError is hvd.LwccError and hvd.gloo_built() and not hvd.mpi_enabled()
+    assert all(hasattr(hvd, name) for name in hvd.__all__)
     raises(AttributeError, "lwcc_tf elastic", lambda: hvd.elastic)
 
 

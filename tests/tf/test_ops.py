@@ -28,3 +28,19 @@ def test_ops_graphs_and_keras_on_two_ranks(run_ranks: Any) -> None:
 
 def test_ops_on_three_ranks(run_ranks: Any) -> None:
     run_cases(run_ranks, 3, "cases_ops.py", "cases_ops.py")
+
+
+def test_kernels_that_hold_a_thread_are_right_too(run_ranks: Any) -> None:
+    source = f"""
+    import sys
+    sys.path.insert(0, {str(HERE)!r})
+    import cases_graphs, cases_ops
+    from casebook import run
+    from lwcc_tf import library
+    assert not library.asynchronous()
+    names = ("case_gathering_ranks_may_bring_different_rows", "case_branches_and_loops_may_communicate",
+             "case_equal_calls_are_not_merged_and_constants_not_folded")
+    run({{name: getattr(cases_graphs, name, None) or getattr(cases_ops, name) for name in names}})
+    """
+    done = run_ranks(2, source, prelude=False, env={**QUIET, "LWCC_TF_BLOCKING": "1"}, timeout=200)
+    assert done.out.count("held: case_") == 3, done.tail()
