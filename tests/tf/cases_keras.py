@@ -223,9 +223,11 @@ def case_callbacks_make_ranks_equal_and_set_the_rate(rank: int, size: int) -> No
     model.compile(hvdk.DistributedOptimizer(keras.optimizers.Adam(0.01)), entropy, ["accuracy"], jit_compile=False)
     x, y = (mine(array, rank, size) for array in batch(rank))
     rates: list[float] = []
-    note = keras.callbacks.LambdaCallback(
-        on_train_batch_begin=lambda *_: rates.append(float(model.optimizer.learning_rate))
-    )
+
+    class Note(keras.callbacks.Callback):
+        def on_train_batch_begin(self, step: int, logs: Any = None) -> None:
+            rates.append(float(self.model.optimizer.learning_rate))
+
     with tempfile.TemporaryDirectory() as folder:
         best = Path(folder) / "best.keras"
         history = model.fit(
@@ -234,7 +236,7 @@ def case_callbacks_make_ranks_equal_and_set_the_rate(rank: int, size: int) -> No
                 hvdk.callbacks.BroadcastGlobalVariablesCallback(size - 1), hvdk.callbacks.MetricAverageCallback(),
                 hvdk.callbacks.LearningRateWarmupCallback(0.08, warmup_epochs=2, verbose=1),
                 hvdk.callbacks.LearningRateScheduleCallback(0.08, lambda epoch: 0.5**epoch, start_epoch=2),
-                hvdk.callbacks.BestModelCheckpoint("loss", filepath=str(best)), note,
+                hvdk.callbacks.BestModelCheckpoint("loss", filepath=str(best)), Note(),
             ],
         ).history  # fmt: skip
         assert best.exists() == (rank == 0)
