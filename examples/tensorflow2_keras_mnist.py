@@ -44,7 +44,7 @@ def network() -> keras.Model:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=8, help="passes over the data (default %(default)s)")
+    parser.add_argument("--epochs", type=int, default=10, help="passes over the data (default %(default)s)")
     parser.add_argument("--batch", type=int, default=64, help="global batch, over all ranks (default %(default)s)")
     parser.add_argument("--lr", type=float, default=2e-3, help="learning rate of Adam (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="default %(default)s")
@@ -68,7 +68,10 @@ def main() -> int:
     history = model.fit(
         x[mine], y[mine], batch_size=max(1, args.batch // size), epochs=args.epochs, verbose=2 if rank == 0 else 0,
         validation_data=(x[share], y[share]),
-        callbacks=[lwcc.callbacks.BroadcastGlobalVariablesCallback(0), lwcc.callbacks.MetricAverageCallback()],
+        callbacks=[
+            lwcc.callbacks.BroadcastGlobalVariablesCallback(0), lwcc.callbacks.MetricAverageCallback(),
+            lwcc.callbacks.LearningRateScheduleCallback(args.lr, 0.1, start_epoch=args.epochs - 3),
+        ],
     )  # fmt: skip
     seconds = time.perf_counter() - began
     accuracy = history.history["val_accuracy"][-1]

@@ -45,7 +45,7 @@ def network() -> keras.Model:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=8, help="passes over the data (default %(default)s)")
+    parser.add_argument("--epochs", type=int, default=10, help="passes over the data (default %(default)s)")
     parser.add_argument("--batch", type=int, default=64, help="global batch, over all ranks (default %(default)s)")
     parser.add_argument("--lr", type=float, default=2e-3, help="learning rate of Adam (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="default %(default)s")
@@ -75,6 +75,7 @@ def main() -> int:
     shuffle = np.random.default_rng(args.seed)  # the same batches on every rank, which takes its part of each
     began, accuracy = time.perf_counter(), 0.0
     for epoch in range(args.epochs):
+        optimizer.learning_rate = args.lr if epoch < args.epochs - 3 else args.lr / 10
         total, order = tf.zeros([]), shuffle.permutation(TRAIN)
         for start in range(0, TRAIN, args.batch):
             batch = order[start : start + args.batch]
