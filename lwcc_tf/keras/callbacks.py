@@ -83,7 +83,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
         """
         super().__init__()
         self.initial_lr, self.start_epoch, self.end_epoch = initial_lr, start_epoch, end_epoch
-        self.staircase = staircase and callable(multiplier)
+        self.staircase = staircase or not callable(multiplier)
         self.steps_per_epoch = steps_per_epoch
         self.multiplier = multiplier if callable(multiplier) else (lambda epoch: float(multiplier))
         self.current_epoch = 0
