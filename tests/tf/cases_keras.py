@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -16,6 +18,16 @@ import lwcc
 import lwcc_tf as hvd
 import lwcc_tf.keras as hvdk
 
+# loads what was saved where LWCC cannot be imported
+LOAD = """
+import sys
+sys.modules.update({"lwcc": None, "lwcc_tf": None})
+import keras, numpy as np, tensorflow as tf
+given, answer = np.load("given.npy"), np.load("answer.npy")
+exported, model = tf.saved_model.load("exported"), keras.models.load_model("model.keras")
+assert np.allclose(exported.serve(given), answer, atol=1e-6) and np.allclose(model(given), answer, atol=1e-6)
+assert type(model.optimizer) is keras.optimizers.SGD and int(model.optimizer.iterations) == 1
+"""
 ROWS = 12  # of the whole batch: divides by 1, 2, 3 and 4 ranks
 
 
@@ -254,6 +266,13 @@ def case_models_are_saved_under_their_own_names(rank: int, size: int) -> None:
         x, y = (mine(array, rank, size) for array in batch(0))
         model.fit(x, y, verbose=0)
         model.save(path)
+        if rank == 0:
+            model.export(Path(folder) / "exported", verbose=False)
+            np.save(Path(folder) / "given.npy", x)
+            np.save(Path(folder) / "answer.npy", model(x).numpy())
+            command = [sys.executable, "-c", LOAD]
+            loaded = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+            assert loaded.returncode == 0, loaded.stderr
         plain, again = keras.models.load_model(path), hvdk.load_model(path)
         assert type(plain.optimizer) is keras.optimizers.SGD and type(again.optimizer).__name__ == "SGD"
         again.jit_compile = False

@@ -1,11 +1,8 @@
-"""What becomes of a training when a rank dies, and what becomes of its models elsewhere."""
+"""What becomes of a training when a rank dies."""
 
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,32 +36,6 @@ except tf.errors.OpError as error:
     raise SystemExit(7)
 """
 
-# exports a model trained with the wrapper, then loads it where LWCC cannot be imported
-EXPORT = """
-import sys
-import keras, numpy as np
-import lwcc_tf.keras as hvd
-hvd.init()
-keras.utils.set_random_seed(1)
-model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, activation="tanh"), keras.layers.Dense(1)])
-model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse", jit_compile=False)
-model.fit(np.ones((8, 4)), np.ones((8, 1)), verbose=0)
-model.export("exported", verbose=False)
-model.save("model.keras")
-np.save("answer.npy", model.predict(np.ones((2, 4)), verbose=0))
-"""
-LOAD = """
-import sys
-sys.modules.update({"lwcc": None, "lwcc_tf": None})
-import keras, numpy as np, tensorflow as tf
-answer = np.load("answer.npy")
-served = tf.saved_model.load("exported").serve(np.ones((2, 4), np.float32))
-model = keras.models.load_model("model.keras")
-assert np.allclose(served, answer) and np.allclose(model.predict(np.ones((2, 4)), verbose=0), answer)
-assert type(model.optimizer) is keras.optimizers.Adam and int(model.optimizer.iterations) == 1
-print("held: loads without lwcc")
-"""
-
 
 @pytest.mark.parametrize("how", ["killed", "raises"])
 def test_a_dead_rank_ends_the_fit_of_the_others_and_is_named(run_ranks: Any, how: str) -> None:
@@ -74,10 +45,3 @@ def test_a_dead_rank_ends_the_fit_of_the_others_and_is_named(run_ranks: Any, how
     kind = "AbortedError" if how == "killed" else "Error"
     (line,) = [line for line in done.out.splitlines() if "held: rank 0" in line]
     assert kind in line and "names=True" in line, line
-
-
-def test_exported_models_load_without_lwcc(run_ranks: Any, tmp_path: Path) -> None:
-    run_ranks(1, EXPORT, prelude=False, env=QUIET, timeout=120)
-    command = [sys.executable, "-c", LOAD]
-    loaded = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
-    assert loaded.returncode == 0 and "held: loads without lwcc" in loaded.stdout, loaded.stderr
