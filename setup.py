@@ -9,6 +9,7 @@ PACKAGES = {
     "lwcc": "core/lwcc",
     "lwcc.launcher": "launcher",
     "lwcc_torch": "lwcc_torch",
+    "lwcc_torch.c10d": "lwcc_torch/c10d",
     "lwcc_tf": "lwcc_tf",
     "lwcc_tf.keras": "lwcc_tf/keras",
 }
@@ -25,10 +26,12 @@ tensorflow_ops = Extension(
     py_limited_api=True,
 )
 
+HEADERS = "lwcc.include.lwcc"  # what `lwcc plugin build` compiles against
+
 setup(
-    package_dir=PACKAGES,
-    packages=list(PACKAGES),
-    package_data={name: ["py.typed", "*.pyi"] for name in PACKAGES},
+    package_dir={**PACKAGES, HEADERS: "core/include/lwcc"},
+    packages=[*PACKAGES, HEADERS],
+    package_data={**{name: ["py.typed", "*.pyi"] for name in PACKAGES}, HEADERS: ["*.h"]},
     cffi_modules=["core/build_native.py:ffi"],
     ext_modules=[tensorflow_ops],
     options={"bdist_wheel": {"py_limited_api": "cp39"}},
