@@ -284,12 +284,13 @@ static lwcc_request *make_requests(job *j, const kernel *k, int64_t failures) {
 /* Wait for all parts, driving the engine. */
 static void run_blocking(job *j, lwcc_request *requests) {
   requests[0].blocking = 1;
-  if (core.lwcc_submit(requests, j->n, j->tickets) < 0) {
-    fail(j, LWCC_ERR_INVALID, core.lwcc_error());
+  int st = core.lwcc_submit(requests, j->n, j->tickets);
+  if (st < 0) {
+    fail(j, st, core.lwcc_error());
     return;
   }
   for (int i = 0; i < j->n; i++) {
-    int st = core.lwcc_wait(j->tickets[i], -1);
+    st = core.lwcc_wait(j->tickets[i], -1);
     if (st < 0) fail(j, st, core.lwcc_error());
     if (st >= 0) set_rows(j, i);
   }

@@ -173,5 +173,16 @@ def case_process_sets_work_apart(rank: int, size: int) -> None:
     raises(ValueError, "not in use", lambda: hvd.allreduce([1.0], process_set=members))
 
 
+def case_outside_a_job_calls_fail_with_advice(rank: int, size: int) -> None:
+    hvd.barrier()
+    reduce = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum))
+    assert equal(reduce(tf.ones([2])), tf.fill([2], float(size)))
+    hvd.shutdown()
+    raises(ValueError, "not initialised init()", lambda: hvd.allreduce([1.0]))
+    raises(tf.errors.FailedPreconditionError, "not initialised init()", lambda: reduce(tf.ones([2])))
+    hvd.init()
+    assert equal(reduce(tf.ones([2])), tf.fill([2], float(size)))
+
+
 if __name__ == "__main__":
     run(globals())
