@@ -89,7 +89,7 @@ struct shm_team {
   /* The same numbers on every rank: */
   uint32_t call, seq, swaps, tiles; /* allreduces and swaps; chunks; swaps; tiles of folds */
   uint32_t arrived[SHM_SLOTS], claimed[SHM_SLOTS], done[SHM_SLOTS];
-  bool unsettled;        /* published, and nobody rung yet */
+  bool unsettled; /* published, and nobody rung yet */
 #if defined(__SANITIZE_THREAD__)
   atomic_uint fence;
 #endif
