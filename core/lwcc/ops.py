@@ -21,12 +21,16 @@ import itertools
 import threading
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any, Callable, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 from lwcc import context
 from lwcc._native import ffi, lib
+from lwcc.plan import COLLECTIVES
 from lwcc.request import Request as Request
 from lwcc.request import c_name, fill
+
+if TYPE_CHECKING:
+    from lwcc.authoring import Choice
 
 
 class Op(IntEnum):
@@ -50,9 +54,9 @@ ALLGATHER: int = lib.LWCC_ALLGATHER
 REDUCESCATTER: int = lib.LWCC_REDUCESCATTER
 ALLTOALL: int = lib.LWCC_ALLTOALL
 BARRIER: int = lib.LWCC_BARRIER
-COLLECTIVE_NAMES = ("allreduce", "broadcast", "allgather", "reducescatter", "alltoall", "barrier")
+COLLECTIVE_NAMES = COLLECTIVES
 
-_submit, _wait, _release = lib.lwcc_submit, lib.lwcc_wait, lib.lwcc_release
+_submit, _wait, _sleep, _release = lib.lwcc_submit, lib.lwcc_wait, lib.lwcc_sleep, lib.lwcc_release
 _PENDING: int = lib.LWCC_PENDING
 _TIMEOUT: int = lib.LWCC_ERR_TIMEOUT
 _SLICE_S = 0.25  # a wait returns to Python this often, so that Ctrl-C is served
@@ -102,6 +106,12 @@ def forget_unnamed(process_set: int) -> None:
             del _counters[key]
 
 
+def forget_prepared() -> None:
+    """Forget the structures of this world: the algorithms that they name were proved for its ranks."""
+    global _scratch
+    _scratch = _Scratch()
+
+
 def _prepare(prepared: dict[Any, Any], signature: tuple[Any, ...]) -> tuple[Any, Any, Any]:
     if len(prepared) >= _CACHE_LIMIT:
         prepared.clear()
@@ -136,7 +146,7 @@ def submit_pointer(
     prescale: float = 1.0,
     postscale: float = 1.0,
     priority: int = 0,
-    algorithm: Optional[str] = None,
+    algorithm: Optional[Choice] = None,
 ) -> int:
     """Submit one request and return its ticket. Never blocks on peers.
 
@@ -154,7 +164,7 @@ def submit_pointer(
         prescale: factor before the reduction, floating types only.
         postscale: factor after it.
         priority: higher goes first among the ready ones.
-        algorithm: name of one; None: selected.
+        algorithm: an `@lwcc.algorithm`, its "file.py:name", or the name of a built-in one; None: see `lwcc.use`.
 
     Raises:
         ValueError: a wrong argument, or the name is pending already. Nothing was submitted.
@@ -217,12 +227,13 @@ def poll(ticket: int) -> bool:
     return bool(lib.lwcc_poll(ticket) != _PENDING)
 
 
-def wait(ticket: int, timeout: Optional[float] = None) -> None:
+def wait(ticket: int, timeout: Optional[float] = None, idle: bool = False) -> None:
     """Block until the request is done, driving the engine if nobody else does. The ticket stays valid.
 
     Args:
         ticket: from a submit function.
         timeout: seconds; None: no limit of its own (a stalled request fails by LWCC_STALL_ABORT).
+        idle: sleep only, and leave the driving to the coordination thread.
 
     Raises:
         Timeout: the limit was reached, and the request goes on; or it stalled, and has failed (`poll` tells).
@@ -230,18 +241,16 @@ def wait(ticket: int, timeout: Optional[float] = None) -> None:
         PeerLost: a rank died.
         ShutDown: the job was shut down.
     """
-    left = _SLICE_S if timeout is None else timeout
-    status = _wait(ticket, min(left, _SLICE_S))
-    while status == _TIMEOUT:
-        status = lib.lwcc_poll(ticket)  # done since, or failed by a time limit of its own?
-        if status != _PENDING:
+    step = _sleep if idle else _wait
+    while True:
+        status = step(ticket, _SLICE_S if timeout is None else min(timeout, _SLICE_S))
+        if status != _TIMEOUT:
             break
-        status = _TIMEOUT
-        if timeout is not None:
-            left -= _SLICE_S
-            if left <= 0:
-                break
-        status = _wait(ticket, min(left, _SLICE_S))
+        known = lib.lwcc_poll(ticket)  # done since, or failed by a time limit of its own?
+        timeout = None if timeout is None else timeout - _SLICE_S
+        if known != _PENDING or (timeout is not None and timeout <= 0):
+            status = known if known != _PENDING else status
+            break
     if status < 0:
         raise context.failure(status)
 
@@ -324,8 +333,8 @@ class Ticket:
         ticket = self._id
         return ticket == 0 or self._epoch != context.epoch() or poll(ticket)
 
-    def wait(self, timeout: Optional[float] = None) -> Any:
-        """Return the result, after at most `timeout` seconds (None: no limit); raises as `lwcc.ops.wait`.
+    def wait(self, timeout: Optional[float] = None, idle: bool = False) -> Any:
+        """Return the result, after at most `timeout` seconds (None: no limit); arguments and errors of `lwcc.ops.wait`.
 
         May be called again, also after a `Timeout`, and from several threads.
         """
@@ -333,7 +342,7 @@ class Ticket:
         ticket = self._id
         if ticket and self._epoch == context.epoch():
             try:
-                wait(ticket, timeout)
+                wait(ticket, timeout, idle)
             except (RuntimeError, ValueError) as error:
                 status = lib.lwcc_poll(ticket) if self._id else 0
                 if status == _PENDING:

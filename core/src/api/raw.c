@@ -13,17 +13,6 @@
 
 #define LEFT_GRACE_NS UINT64_C(2000000000)
 
-static char forced[LWCC_COLLECTIVES][ALGORITHM_CAP]; /* lwcc_raw_algorithm; not while raw calls run */
-
-int lwcc_raw_algorithm(int32_t collective, const char *name) {
-  if (collective < 0 || collective >= LWCC_COLLECTIVES)
-    return os_fail(LWCC_ERR_INVALID, "lwcc_raw_algorithm: collective %d is unknown", collective);
-  if (name && name[0] && strcmp(name, "shm") != 0 && !algo_find(collective, name))
-    return os_fail(LWCC_ERR_INVALID, "no %s algorithm \"%.60s\"", collective_name(collective), name);
-  os_copy_text(forced[collective], ALGORITHM_CAP, name ? name : "");
-  return LWCC_OK;
-}
-
 /* ---- over shared memory ---- */
 
 typedef struct {
@@ -58,8 +47,8 @@ static int run(const coll_args *a, int set) {
   pset *ps;
   engine *e = ctx_member(set, &ps);
   if (!e) return ps ? LWCC_ERR_INVALID : lwcc_initialized() ? LWCC_ERR_INVALID : LWCC_ERR_SHUTDOWN;
-  const char *name = forced[a->collective];
-  if (!ps->raw_shm || (name[0] && strcmp(name, "shm") != 0)) return raw_run(e, ps, a, name[0] ? name : NULL);
+  const char *name = ps->chosen[a->collective];
+  if (!ps->raw_shm || (name && strcmp(name, "shm") != 0)) return raw_run(e, ps, a, name);
   TRY(ctx_alive(e));
   watch w = {.e = e, .ps = ps};
   while (atomic_exchange_explicit(&ps->raw_lock, 1, memory_order_acquire)) sched_yield(); /* pairs with the release */

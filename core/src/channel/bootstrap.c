@@ -247,6 +247,7 @@ static void identify(const joining *j, rank_identity *ids_out) {
     os_copy_text(id->host, sizeof id->host, j->ends[i].host);
     for (int k = 0; k < size; k++) {
       if (j->group[k] != j->group[i]) continue;
+      if (!id->local_size) id->node = k;
       id->local_rank += k < i;
       id->local_size++;
     }

@@ -6,7 +6,7 @@
 #include "coord/bytes.h"
 #include "lwcc/lwcc.h"
 
-enum { NAME_CAP = 512, DIMS_MAX = 32, ALGORITHM_CAP = 32, TEXT_CAP = 1024, RANKS_MAX = 4096 };
+enum { NAME_CAP = 512, DIMS_MAX = 32, ALGORITHM_CAP = 64, TEXT_CAP = 1024, RANKS_MAX = 4096 };
 #define MESSAGE_ALL UINT32_MAX
 
 typedef enum {

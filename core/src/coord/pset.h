@@ -59,6 +59,8 @@ typedef struct pset {
   void *fusion;                  /* buffer of fused buckets */
   size_t fusion_nbytes;
   size_t *counts; /* owned: [2 * size], arguments of the running collective */
+  /* for calls that name no algorithm: one that algo_resolve gave, or NULL; seq_cst, lwcc_use with who submits */
+  const char *_Atomic chosen[LWCC_COLLECTIVES];
 } pset;
 
 int pset_create(int id, const int *ranks, int n, int my_rank, pset **out);
