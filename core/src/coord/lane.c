@@ -281,6 +281,7 @@ static void start(engine *e, pset *ps) {
       finish(e, ps, st);
     return;
   }
+  ps->op_moved = true;
   count_start(e);
 }
 
@@ -299,6 +300,7 @@ bool lane_turn(engine *e, pset *ps) {
   }
   if (ps->named.blocking && !channel_idle(e->ch)) return any; /* the order must be out before we block for it */
   int st = exec_step(ps->op, &progress);
+  ps->op_moved |= progress;
   bool left = atomic_load(&ps->left) >= 0;
   if (st == LWCC_PENDING && !(hopeless(e, ps) && !progress)) return any || progress;
   if (st == LWCC_PENDING || (st == LWCC_ERR_PEER_LOST && left)) st = lost_member(ps);
