@@ -141,6 +141,14 @@ def _join(place: rendezvous.Place, timeout: Optional[float], store: Optional[ren
     if not _context.registered:
         atexit.register(shutdown)
         _context.registered = True
+    if os.environ.get("LWCC_ALGORITHM") or os.environ.get("LWCC_PLUGIN"):
+        from lwcc import choosing
+
+        try:
+            choosing.apply_environment(0)
+        except BaseException:
+            shutdown()
+            raise
 
 
 def _open(place: rendezvous.Place, secret: bytes) -> bytes:

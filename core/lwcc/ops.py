@@ -21,12 +21,16 @@ import itertools
 import threading
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any, Callable, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 from lwcc import context
 from lwcc._native import ffi, lib
+from lwcc.plan import COLLECTIVES
 from lwcc.request import Request as Request
 from lwcc.request import c_name, fill
+
+if TYPE_CHECKING:
+    from lwcc.authoring import Choice
 
 
 class Op(IntEnum):
@@ -50,7 +54,7 @@ ALLGATHER: int = lib.LWCC_ALLGATHER
 REDUCESCATTER: int = lib.LWCC_REDUCESCATTER
 ALLTOALL: int = lib.LWCC_ALLTOALL
 BARRIER: int = lib.LWCC_BARRIER
-COLLECTIVE_NAMES = ("allreduce", "broadcast", "allgather", "reducescatter", "alltoall", "barrier")
+COLLECTIVE_NAMES = COLLECTIVES
 
 _submit, _wait, _sleep, _release = lib.lwcc_submit, lib.lwcc_wait, lib.lwcc_sleep, lib.lwcc_release
 _PENDING: int = lib.LWCC_PENDING
@@ -102,6 +106,12 @@ def forget_unnamed(process_set: int) -> None:
             del _counters[key]
 
 
+def forget_prepared() -> None:
+    """Forget the structures of this world: the algorithms that they name were proved for its ranks."""
+    global _scratch
+    _scratch = _Scratch()
+
+
 def _prepare(prepared: dict[Any, Any], signature: tuple[Any, ...]) -> tuple[Any, Any, Any]:
     if len(prepared) >= _CACHE_LIMIT:
         prepared.clear()
@@ -136,7 +146,7 @@ def submit_pointer(
     prescale: float = 1.0,
     postscale: float = 1.0,
     priority: int = 0,
-    algorithm: Optional[str] = None,
+    algorithm: Optional[Choice] = None,
 ) -> int:
     """Submit one request and return its ticket. Never blocks on peers.
 
@@ -154,7 +164,7 @@ def submit_pointer(
         prescale: factor before the reduction, floating types only.
         postscale: factor after it.
         priority: higher goes first among the ready ones.
-        algorithm: name of one; None: selected.
+        algorithm: an `@lwcc.algorithm`, its "file.py:name", or the name of a built-in one; None: see `lwcc.use`.
 
     Raises:
         ValueError: a wrong argument, or the name is pending already. Nothing was submitted.
@@ -234,8 +244,12 @@ def wait(ticket: int, timeout: Optional[float] = None, idle: bool = False) -> No
     step = _sleep if idle else _wait
     while True:
         status = step(ticket, _SLICE_S if timeout is None else min(timeout, _SLICE_S))
+        if status != _TIMEOUT:
+            break
+        known = lib.lwcc_poll(ticket)  # done since, or failed by a time limit of its own?
         timeout = None if timeout is None else timeout - _SLICE_S
-        if status != _TIMEOUT or lib.lwcc_poll(ticket) != _PENDING or (timeout is not None and timeout <= 0):
+        if known != _PENDING or (timeout is not None and timeout <= 0):
+            status = known if known != _PENDING else status
             break
     if status < 0:
         raise context.failure(status)
@@ -330,9 +344,10 @@ class Ticket:
             try:
                 wait(ticket, timeout, idle)
             except (RuntimeError, ValueError) as error:
-                failure = error
-                if self._id and lib.lwcc_poll(ticket) == _PENDING:
+                status = lib.lwcc_poll(ticket) if self._id else 0
+                if status == _PENDING:
                     raise
+                failure = error if status < 0 else None  # it may have ended well just after its time limit
         elif ticket:
             failure = context.failure(lib.LWCC_ERR_SHUTDOWN, f'lwcc: shut down before "{self.name}" was waited for')
         with _completion:

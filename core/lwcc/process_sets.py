@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable
-from typing import Callable, Optional, Union
+from typing import TYPE_CHECKING, Callable, Optional, Union
 
 from lwcc import context, errors, ops, rendezvous
 from lwcc._native import ffi, lib
+
+if TYPE_CHECKING:
+    from lwcc.authoring import Choice
 
 
 class ProcessSet:
@@ -16,9 +20,11 @@ class ProcessSet:
     Attributes:
         ranks: the global ranks, ascending; None for the global set before init.
         process_set_id: its number, or None while it is not in use. 0 is the global set.
+        algorithm: what its calls use (`lwcc.use`), from when it comes into use.
     """
 
-    def __init__(self, ranks: Optional[Iterable[int]]) -> None:
+    def __init__(self, ranks: Optional[Iterable[int]], algorithm: Optional[Choice] = None) -> None:
+        self.algorithm = algorithm
         self._ranks = None if ranks is None else sorted(int(r) for r in ranks)
         self.process_set_id: Optional[int] = None
         self._epoch: Optional[int] = None
@@ -63,11 +69,21 @@ global_process_set.process_set_id = 0
 _added: dict[int, ProcessSet] = {}
 
 
-def add_process_set(process_set: Union[ProcessSet, Iterable[int]]) -> ProcessSet:
+def members_of(number: int) -> list[int]:
+    """Return the global ranks of a set by its number; ValueError if it is not in use."""
+    process_set = global_process_set if number == 0 else _added.get(number)
+    ranks = None if process_set is None else process_set.ranks
+    if ranks is None:
+        raise ValueError(f"lwcc: there is no process set {number}, or lwcc is not initialised")
+    return ranks
+
+
+def add_process_set(process_set: Union[ProcessSet, Iterable[int]], algorithm: Optional[Choice] = None) -> ProcessSet:
     """Bring a set into use. Collective over all ranks, with the same ranks; return the set.
 
     Args:
         process_set: a `ProcessSet`, or the global ranks.
+        algorithm: what its calls use, see `lwcc.use`; default its own, LWCC_ALGORITHM's, or selected.
 
     Raises:
         ValueError: a set of these ranks is in use already, or a rank is out of range or named twice.
@@ -85,7 +101,9 @@ def add_process_set(process_set: Union[ProcessSet, Iterable[int]]) -> ProcessSet
     status = lib.lwcc_set_add(ffi.new("int32_t[]", ranks), len(ranks), number)
     if status < 0:
         raise context.failure(status)
-    return _use(wanted, number[0])
+    _use(wanted, number[0])
+    _apply_algorithm(wanted, algorithm or wanted.algorithm)
+    return wanted
 
 
 def _use(wanted: ProcessSet, number: int) -> ProcessSet:
@@ -141,6 +159,16 @@ def _from_member(store: rendezvous.Store, key: str, rank: int, deadline: float) 
         return store.get(key, max(0.0, deadline - time.monotonic()))
     except TimeoutError:
         raise errors.Timeout(f"lwcc: rank {context.rank()} waited for rank {rank} to make a process set") from None
+
+
+def _apply_algorithm(process_set: ProcessSet, algorithm: Optional[Choice]) -> None:
+    if not process_set.included() or not (algorithm or os.environ.get("LWCC_ALGORITHM")):
+        return
+    from lwcc import choosing
+
+    choosing.apply_environment(process_set.process_set_id or 0)
+    if algorithm:
+        choosing.use(algorithm, process_set=process_set)
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:

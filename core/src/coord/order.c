@@ -64,12 +64,8 @@ static void fail_protocol(engine *e, const char *what, int peer) {
 
 /* Are these numbers of rows possible, and mine what I asked for? They become lengths. */
 static bool values_fit(const pset *ps, const signature *s, const int64_t *v, size_t n) {
-  int64_t rows = 0;
-  size_t size = (size_t)ps->size, me = (size_t)ps->me, elements;
-  for (size_t i = 0; i < n; i++)
-    if (v[i] < 0 || __builtin_add_overflow(rows, v[i], &rows)) return false;
-  if (!mem_mul((size_t)rows, signature_row_count(s), &elements) || elements > PTRDIFF_MAX / sizeof(double))
-    return false;
+  size_t size = (size_t)ps->size, me = (size_t)ps->me;
+  if (!signature_rows_fit(s, v, n)) return false;
   if (s->collective == LWCC_ALLGATHER) return v[me] == s->shape[0];
   for (size_t d = 0; d < size && n; d++)
     if (v[me * size + d] != (s->nsplits ? s->splits[d] : s->shape[0] / (int64_t)size)) return false;
@@ -204,12 +200,13 @@ static int obey(engine *e, pset *ps, reader *r) {
 
 static void send_frame(engine *e, int peer, int set, const bytes *entries) {
   bytes frame = {0};
+  int st;
   bytes_u32(&frame, (uint32_t)set);
   bytes_put(&frame, entries->data, entries->n);
   if (frame.failed || entries->failed)
     engine_fail(e, LWCC_ERR_SYSTEM, "no memory for a negotiation message");
-  else
-    channel_control(e->ch, peer, frame.data, frame.n); /* a lost peer is told by on_lost */
+  else if ((st = channel_control(e->ch, peer, frame.data, frame.n)) == LWCC_ERR_INVALID || st == LWCC_ERR_SYSTEM)
+    engine_fail(e, LWCC_ERR_SYSTEM, os_error()); /* the peer would wait for it; of a lost one on_lost tells */
   bytes_free(&frame);
 }
 
