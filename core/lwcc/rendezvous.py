@@ -262,6 +262,8 @@ def exchange(store: Store, prefix: str, place: Place, endpoint: bytes, timeout: 
         except TimeoutError:
             missing.append(rank)
         except ConnectionError as error:
+            if missing:
+                break  # its server has given up on the missing ones too
             raise LwccError(
                 f"lwcc: rank {place.rank} lost the rendezvous at {place.host}:{place.port} while waiting "
                 f"for rank {rank} of {place.size} in init: {error}; its server (lwccrun or rank 0) has ended"
