@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -59,15 +60,39 @@ def _one_interface(text: str) -> str:
 
 
 def _algorithm(text: str) -> str:
-    for part in text.split(","):
-        collective, equals, name = part.partition("=")
-        if not (collective and equals and name):
-            raise ValueError("expected COLLECTIVE=NAME, such as allreduce=ring, or several separated by commas")
-    return text
+    return ",".join(_choice(part) for part in text.split(","))
+
+
+def _choice(text: str) -> str:
+    """Check one choice; files get absolute paths, because ranks may change their folder before they read them."""
+    collective, equals, name = text.rpartition("=")
+    if not name or bool(equals) != bool(collective) or not (equals or ":" in name):
+        raise ValueError("expected COLLECTIVE=NAME (allreduce=ring) or FILE.py:NAME, or several separated by commas")
+    where, colon, name = name.rpartition(":")
+    if not colon or not where.endswith(".py"):
+        return text
+    if not os.path.isfile(where):
+        raise ValueError(f"there is no file {where}")
+    return f"{collective}{equals}{os.path.abspath(where)}:{name}"
+
+
+def _plugin(text: str) -> str:
+    paths = [os.path.abspath(path) for path in text.split(os.pathsep) if path]
+    missing = [path for path in paths if not os.path.isfile(path)]
+    if missing or not paths:
+        raise ValueError(f"there is no file {', '.join(missing) or repr(text)}")
+    return os.pathsep.join(paths)
 
 
 MAPPED = (
-    Mapped(("--algorithm",), "LWCC_ALGORITHM", "COLL=NAME", _algorithm, "force an algorithm, such as allreduce=ring"),
+    Mapped(
+        ("--algorithm",),
+        "LWCC_ALGORITHM",
+        "CHOICE",
+        _algorithm,
+        "force an algorithm: allreduce=ring, mine.py:my_ring (see `lwcc check`)",
+    ),
+    Mapped(("--plugin",), "LWCC_PLUGIN", "LIB.so", _plugin, "load algorithms that `lwcc plugin build` has made"),
     Mapped(
         ("--fusion-threshold-mb",), "LWCC_FUSION_THRESHOLD", "MB", _megabytes, "most bytes of one bucket; 0: no fusion"
     ),

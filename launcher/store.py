@@ -27,6 +27,7 @@ MAX_TOTAL_NBYTES = 512 << 20
 MAX_STRANGERS = 64  # connections that have not authenticated; past this the oldest is dropped
 HANDSHAKE_S = 5.0
 WAIT_SLICE_S = 5.0  # longest time the server holds one get, so that it notices clients that have gone
+ANSWER_S = 30.0  # past that a server that does not answer is lost
 
 _MAGIC = b"LWCCKV1\n"
 _NONCE_NBYTES = 32
@@ -274,11 +275,15 @@ class StoreClient:
         self._call(_SET, _pack_key(key) + _check_value(key, value))
 
     def get(self, key: str, timeout: float) -> bytes:
-        """Wait up to timeout seconds until key is present. Raises TimeoutError naming the key."""
+        """Wait up to timeout seconds until key is present. Raises TimeoutError naming the key.
+
+        A server whose host has vanished is given up after as long again, at least 1 s and at most ANSWER_S.
+        """
         deadline = time.monotonic() + timeout
+        patience = min(ANSWER_S, max(1.0, timeout))
         while True:
-            left = max(deadline - time.monotonic(), 0.0)
-            value = self._call(_GET, _pack_key(key) + struct.pack("!d", min(left, WAIT_SLICE_S)))
+            wait_s = min(max(deadline - time.monotonic(), 0.0), WAIT_SLICE_S)
+            value = self._call(_GET, _pack_key(key) + struct.pack("!d", wait_s), wait_s + patience)
             if value is not None:
                 return value
             if time.monotonic() >= deadline:
@@ -299,9 +304,10 @@ class StoreClient:
             while self._idle:
                 self._idle.pop().close()
 
-    def _call(self, op: int, body: bytes) -> bytes | None:
+    def _call(self, op: int, body: bytes, answer_s: float = ANSWER_S) -> bytes | None:
         sock = self._take()
         try:
+            sock.settimeout(answer_s)
             _send_frame(sock, op, body)
             status, answer = _recv_frame(sock)
         except OSError as error:
@@ -359,7 +365,6 @@ class StoreClient:
         proof = _recv_exact(sock, hashlib.sha256().digest_size, deadline)
         if not hmac.compare_digest(proof, _proof(self._secret, b"server", theirs, nonce)):
             raise ConnectionError("it does not know the secret")
-        sock.settimeout(WAIT_SLICE_S + 30.0)  # no answer takes longer than a slice
 
     def _where(self) -> str:
         return f"{self._address[0]}:{self._address[1]}"

@@ -19,6 +19,7 @@ from lwcc_torch import tensor as memory
 from lwcc_torch.compression import Compression, Compressor
 
 if TYPE_CHECKING:
+    from lwcc.authoring import Choice
     from lwcc.process_sets import ProcessSet
 
 FIRST_BYTES = 1 << 20  # the first bucket is small, so that the wire starts early
@@ -35,6 +36,7 @@ class Options(NamedTuple):
     sparse_as_dense: bool = False
     process_set: Optional[ProcessSet] = None
     bucket_bytes: int = LIMIT_BYTES
+    algorithm: Optional[Choice] = None
 
 
 class Slot:
@@ -161,6 +163,7 @@ class Bucket:
         ticket = core.submit_pointer(
             self.name, core.ALLREDUCE, pointer, pointer, shape, code, int(op), process_set=set_id(o.process_set),
             prescale=1.0 / o.predivide, postscale=post, priority=self.number,
+            algorithm=o.algorithm,
         )  # fmt: skip
         self.ticket = core.Ticket(ticket, self.name, data, _contributors if self.wire is not None else _nothing)
 

@@ -104,6 +104,7 @@ unnamed = _Unnamed()
 
 def named(call: Call, name: Optional[str], count: Optional[int]) -> list[Call]:
     """Return the call under its name (`count` None), or those of the `count` members of a group."""
+    set_id(call.process_set)  # refuses what is no process set
     base = unnamed.next(call.collective, call.process_set) if name is None else name
     if count is None:
         return [call._replace(name=base)]

@@ -20,6 +20,7 @@ from lwcc_torch.compression import Compression, Compressor
 from lwcc_torch.hooks import Reducer
 
 if TYPE_CHECKING:
+    from lwcc.authoring import Choice
     from lwcc.process_sets import ProcessSet
 
 Groups = Union[int, Sequence[Sequence[torch.Tensor]], None]
@@ -184,6 +185,7 @@ def DistributedOptimizer(
     compression: type[Compressor] = Compression.none, backward_passes_per_step: int = 1, op: int = Op.AVERAGE, *,
     gradient_predivide_factor: float = 1.0, num_groups: int = 0, groups: Groups = None, sparse_as_dense: bool = False,
     process_set: Optional[ProcessSet] = None, bucket_bytes: Optional[int] = None,
+    algorithm: Optional[Choice] = None,
 ) -> Any:  # fmt: skip
     """Return an optimizer of a subclass of the given one's class that steps on gradients reduced over the ranks.
 
@@ -203,6 +205,7 @@ def DistributedOptimizer(
         groups: lists of parameters, or a number of groups to make, that are reduced together.
         sparse_as_dense: make sparse gradients dense; else their rows are gathered.
         process_set: the ranks that take part.
+        algorithm: what reduces them, see `lwcc.allreduce`; default what the set uses (`lwcc.use`).
         bucket_bytes: size at which a bucket is full; default LWCC_BUCKET_BYTES or 8 MiB. The first is at most 1 MiB.
 
     Raises:
@@ -210,10 +213,12 @@ def DistributedOptimizer(
     """
     if isinstance(optimizer, (Distributed, AdasumDistributed)):
         raise ValueError("lwcc: this optimizer is distributed already")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"lwcc: DistributedOptimizer needs a torch.optim.Optimizer, not {type(optimizer).__name__}")
     if num_groups:
         warnings.warn("num_groups is deprecated, use groups", DeprecationWarning, stacklevel=2)
     options = _options(op, compression, gradient_predivide_factor, bucket_bytes)
-    options = options._replace(sparse_as_dense=sparse_as_dense, process_set=process_set)
+    options = options._replace(sparse_as_dense=sparse_as_dense, process_set=process_set, algorithm=algorithm)
     names, units = _named(optimizer, named_parameters), _units(optimizer, groups if groups is not None else num_groups)
     if op == Op.ADASUM:
         made = adasum.distribute(optimizer, f"opt{next(_numbers)}.adasum", compression, process_set)

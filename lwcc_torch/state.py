@@ -54,9 +54,12 @@ def broadcast_parameters(params: Named, root_rank: int = 0, process_set: Optiona
         process_set: the ranks that take part.
 
     Raises:
+        TypeError: a module instead of its `state_dict()`.
         ValueError: something that is not a tensor (use `broadcast_object`), or a name twice.
         Mismatch: the ranks disagree about a tensor.
     """
+    if isinstance(params, torch.nn.Module):
+        raise TypeError(f"lwcc: broadcast_parameters({type(params).__name__}): give its state_dict() or parameters()")
     tensors: dict[str, torch.Tensor] = {}
     for i, item in enumerate(params.items() if isinstance(params, Mapping) else params):
         name, tensor = item if isinstance(item, tuple) else (str(i), item)

@@ -17,6 +17,10 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from lwcc import raw as raw
+    from lwcc.authoring import Algorithm as Algorithm
+    from lwcc.authoring import algorithm as algorithm
+    from lwcc.choosing import load_plugin as load_plugin
+    from lwcc.choosing import use as use
     from lwcc.collectives import allgather as allgather
     from lwcc.collectives import allgather_async as allgather_async
     from lwcc.collectives import allreduce as allreduce
@@ -75,6 +79,8 @@ if TYPE_CHECKING:
     from lwcc.ops import Sum as Sum
     from lwcc.ops import Ticket as Ticket
     from lwcc.optimizer import DistributedOptimizer as DistributedOptimizer
+    from lwcc.plan import Plan as Plan
+    from lwcc.plan import Topology as Topology
     from lwcc.process_sets import ProcessSet as ProcessSet
     from lwcc.process_sets import add_process_set as add_process_set
     from lwcc.process_sets import global_process_set as global_process_set
@@ -83,6 +89,8 @@ if TYPE_CHECKING:
     from lwcc.running import run as run
 
 _HOME = {
+    "authoring": "Algorithm algorithm",
+    "choosing": "load_plugin use",
     "collectives": (
         "allgather allgather_async allreduce allreduce_ allreduce_async allreduce_async_ alltoall alltoall_async "
         "barrier barrier_async broadcast broadcast_ broadcast_async broadcast_async_ reducescatter reducescatter_async"
@@ -96,6 +104,7 @@ _HOME = {
     "objects": "allgather_object broadcast_object",
     "ops": "Adasum Average Max Min Op Product Sum Ticket",
     "optimizer": "DistributedOptimizer",
+    "plan": "Plan Topology",
     "running": "RunFailed run",
     "process_sets": "ProcessSet add_process_set global_process_set remove_process_set",
 }

@@ -1,4 +1,4 @@
-"""`python -m lwcc`, `lwcc`: look at the library, its algorithms and their plans."""
+"""`python -m lwcc`, `lwcc`: look at the library, its algorithms and their plans; check, draw and price one's own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import argparse
 import platform
 import sys
 from collections.abc import Sequence
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
+
+if TYPE_CHECKING:
+    from lwcc.plan import Topology
+
+_SPEC = "mine.py:my_ring, package.module:name, allreduce=ring"
 
 
 def _info(args: argparse.Namespace) -> int:
@@ -24,67 +29,132 @@ def _info(args: argparse.Namespace) -> int:
 
 
 def _algos(args: argparse.Namespace) -> int:
-    from lwcc import inspection, ops
+    from lwcc import catalogue
 
-    for collective in [args.collective] if args.collective else ops.COLLECTIVE_NAMES:
-        for name, about in inspection.algorithms(collective).items():
-            print(f"{collective:<14}{name:<20}{about}")
+    if args.write:
+        catalogue.write(args.write)
+    else:
+        print("\n".join(catalogue.table(args.collective, args.ranks, args.alpha_beta_gamma)))
     return 0
 
 
 def _plan(args: argparse.Namespace) -> int:
-    from lwcc import inspection
+    from lwcc import drawing, pricing
+    from lwcc.authoring import find
 
-    print(inspection.plan_text(args.collective, args.name, args.rank, args.size), end="")
+    algorithm = find(args.algorithm)
+    plans = algorithm.plans(args.ranks, _placed(args))
+    if args.svg:
+        drawing.write_svg(args.svg, plans, algorithm.name)
+        print(f"wrote {args.svg}")
+        return 0
+    lines = drawing.one_rank(plans[args.rank]) if args.rank is not None else drawing.rounds(plans)
+    print("\n".join([*lines, "", *pricing.report(algorithm, plans, args.alpha_beta_gamma)]))
     return 0
 
 
-def _verify(args: argparse.Namespace) -> int:
-    from lwcc import inspection, ops
-    from lwcc.errors import PlanRefused, Unsupported
+def _placed(args: argparse.Namespace) -> Topology:
+    from lwcc.plan import Topology
 
-    refused = 0
+    each = args.per_node or args.ranks
+    return Topology([rank // each for rank in range(args.ranks)])
+
+
+def _check(args: argparse.Namespace) -> int:
+    from lwcc import checking
+
+    real = [] if args.real == "none" else checking.parse_sizes(args.real)
+    right = [checking.check(spec, checking.parse_sizes(args.ranks), real, print) for spec in args.algorithms]
+    return 0 if all(right) else 1
+
+
+def _verify(args: argparse.Namespace) -> int:
+    from lwcc import checking, inspection, ops
+    from lwcc.authoring import BuiltIn
+
+    refused = False
     for collective in ops.COLLECTIVE_NAMES:
         for name in inspection.algorithms(collective):
-            proved = 0
-            for size in range(1, args.max_size + 1):
-                try:
-                    inspection.verify(collective, name, size)
-                    proved += 1
-                except Unsupported:
-                    continue
-                except PlanRefused as error:
-                    print(f"{collective} {name}, {size} ranks: REFUSED: {error}")
-                    refused += 1
-            print(f"{collective:<14}{name:<20}{proved} sizes proved")
+            served, refusal = checking.prove(BuiltIn(collective, name), range(1, args.max_size + 1))
+            refused |= refusal is not None
+            print(
+                f"{collective:<14}{name:<20}" + (refusal.text if refusal else f"proved for {checking.ranges(served)}")
+            )
     return 1 if refused else 0
+
+
+def _plugin_build(args: argparse.Namespace) -> int:
+    from lwcc import plugins
+
+    print(f"wrote {plugins.build(args.source, args.output, args.compiler)}")
+    return 0
+
+
+def _model(text: str) -> tuple[float, float, float]:
+    parts = [float(part) for part in text.split(",")]
+    if len(parts) != 3 or min(parts) < 0:
+        raise argparse.ArgumentTypeError("expected three numbers: us per message, ns per byte sent, ns per byte added")
+    return parts[0] * 1e-6, parts[1] * 1e-9, parts[2] * 1e-9
+
+
+def _add_plugins(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--plugin", action="append", default=[], metavar="LIB.so", help="load its algorithms first")
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model", dest="alpha_beta_gamma", type=_model, default=(15e-6, 0.4e-9, 0.05e-9), metavar="A,B,G",
+        help="us per message, ns per byte sent, ns per byte added (default 15,0.4,0.05: a 20 Gb/s wire)",
+    )  # fmt: skip
+    _add_plugins(parser)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="lwcc", description="Look at LWCC, its algorithms and their plans.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("info", help="versions and algorithms").set_defaults(run=_info)
-    algos = commands.add_parser("algos", help="the algorithms, one line each")
+    algos = commands.add_parser("algos", help="the algorithms, with conditions and costs")
     algos.add_argument("collective", nargs="?")
+    algos.add_argument("-p", dest="ranks", type=int, default=8, metavar="P", help="number of ranks of the figures")
+    algos.add_argument("--write", metavar="FOLDER", help="write algorithms.md and a page for each into this folder")
+    _add_model(algos)
     algos.set_defaults(run=_algos)
-    plan = commands.add_parser("plan", help="what one rank does")
-    plan.add_argument("collective")
-    plan.add_argument("name")
-    plan.add_argument("rank", type=int)
-    plan.add_argument("size", type=int)
+    plan = commands.add_parser("plan", help="a picture of an algorithm, and what it costs")
+    plan.add_argument("algorithm", help=_SPEC)
+    plan.add_argument("-p", dest="ranks", type=int, required=True, metavar="P", help="number of ranks")
+    plan.add_argument("--rank", type=int, metavar="R", help="only what this rank does, step by step")
+    plan.add_argument("--per-node", type=int, metavar="N", help="place N ranks on each node; default: all on one")
+    plan.add_argument("--svg", metavar="FILE", help="write a drawing")
+    _add_model(plan)
     plan.set_defaults(run=_plan)
-    verify = commands.add_parser("verify", help="prove every algorithm for 1..N ranks")
+    check = commands.add_parser("check", help="prove an algorithm, and run it on real data")
+    check.add_argument("algorithms", nargs="+", metavar="algorithm", help=_SPEC)
+    check.add_argument("-p", dest="ranks", default="2-17,32,64", metavar="P", help="ranks to prove (2-17,32,64)")
+    check.add_argument("--real", default="2,3,4", metavar="N", help="processes to run (2,3,4), or none")
+    _add_plugins(check)
+    check.set_defaults(run=_check)
+    verify = commands.add_parser("verify", help="prove every built-in algorithm for 1..N ranks")
     verify.add_argument("--max-size", type=int, default=17, metavar="N")
     verify.set_defaults(run=_verify)
+    plugin = commands.add_parser("plugin", help="algorithms in C").add_subparsers(dest="what", required=True)
+    build = plugin.add_parser("build", help="make a plugin of C files, as in core/src/algo")
+    build.add_argument("source", nargs="+", metavar="FILE.c")
+    build.add_argument("-o", dest="output", metavar="LIB.so", help="default: lib<first file>.so in this folder")
+    build.add_argument("--compiler", default="", metavar="CC", help="default: $CC, or cc")
+    build.set_defaults(run=_plugin_build)
     return parser
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Run the command line; return the exit code: 0 fine, 1 a proof failed, 2 wrong usage."""
+    """Run the command line; return the exit code: 0 fine, 1 a proof or a trial failed, 2 wrong usage."""
     args = _parser().parse_args(argv)
     try:
+        for path in getattr(args, "plugin", []):
+            from lwcc import choosing
+
+            choosing.load_plugin(path)
         return int(args.run(args))
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, OSError) as error:
         print(f"lwcc: {str(error).removeprefix('lwcc: ')}", file=sys.stderr)
         return 2
 

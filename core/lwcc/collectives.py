@@ -10,7 +10,7 @@ not be changed. Keywords that all share:
     process_set     the ranks that take part; default all.
     dtype           what the bytes mean, where numpy can't say it: "bfloat16" for a uint16 array.
     priority        higher goes first among the calls that are ready.
-    algorithm       name of an algorithm (`lwcc.algorithms`); default: selected.
+    algorithm       an `@lwcc.algorithm`, "file.py:name", or a built-in name (`lwcc.algorithms`); default: see `use`.
     prescale_factor, postscale_factor       multiply before and after the reduction; floating types only.
 
 All raise ValueError for a wrong argument (nothing was submitted then), and from the blocking call or `Ticket.wait`:
@@ -28,6 +28,7 @@ from lwcc._native import ffi
 from lwcc.ops import Average, Ticket
 
 if TYPE_CHECKING:
+    from lwcc.authoring import Choice
     from lwcc.process_sets import ProcessSet
 
 _view = ffi.from_buffer
@@ -90,7 +91,7 @@ def allreduce(
     process_set: Optional[ProcessSet] = None,
     dtype: Optional[str] = None,
     priority: int = 0,
-    algorithm: Optional[str] = None,
+    algorithm: Optional[Choice] = None,
 ) -> Any:
     """Reduce `array` over the ranks; return the result, of the same shape and element type, on every rank.
 
@@ -128,7 +129,7 @@ def allreduce_(
     process_set: Optional[ProcessSet] = None,
     dtype: Optional[str] = None,
     priority: int = 0,
-    algorithm: Optional[str] = None,
+    algorithm: Optional[Choice] = None,
 ) -> Any:
     """Reduce `array` in place (writable and C-contiguous, else ValueError) and return it; else as `allreduce`."""
     target, code = buffer.target(array, dtype)
@@ -149,7 +150,7 @@ def allreduce_async(
     process_set: Optional[ProcessSet] = None,
     dtype: Optional[str] = None,
     priority: int = 0,
-    algorithm: Optional[str] = None,
+    algorithm: Optional[Choice] = None,
 ) -> Ticket:
     """Start an `allreduce`; the ticket's result is the reduced array."""
     source, code = buffer.source(array, dtype)
@@ -170,7 +171,7 @@ def allreduce_async_(
     process_set: Optional[ProcessSet] = None,
     dtype: Optional[str] = None,
     priority: int = 0,
-    algorithm: Optional[str] = None,
+    algorithm: Optional[Choice] = None,
 ) -> Ticket:
     """Start an `allreduce_`; the ticket's result is `array` itself."""
     target, code = buffer.target(array, dtype)
@@ -188,7 +189,7 @@ def broadcast(
     process_set: Optional[ProcessSet] = None,
     dtype: Optional[str] = None,
     priority: int = 0,
-    algorithm: Optional[str] = None,
+    algorithm: Optional[Choice] = None,
 ) -> Any:
     """Return the array of `root_rank` (a global rank, also within a process set); `array` has its shape everywhere."""
     return broadcast_async(
@@ -204,7 +205,7 @@ def broadcast_async(
     process_set: Optional[ProcessSet] = None,
     dtype: Optional[str] = None,
     priority: int = 0,
-    algorithm: Optional[str] = None,
+    algorithm: Optional[Choice] = None,
 ) -> Ticket:
     """Start a `broadcast`; the ticket's result is the array."""
     source, code = buffer.source(array, dtype)
@@ -222,7 +223,7 @@ def broadcast_(
     process_set: Optional[ProcessSet] = None,
     dtype: Optional[str] = None,
     priority: int = 0,
-    algorithm: Optional[str] = None,
+    algorithm: Optional[Choice] = None,
 ) -> Any:
     """Overwrite `array` (writable, C-contiguous) with that of `root_rank` and return it."""
     target, code = buffer.target(array, dtype)
@@ -240,7 +241,7 @@ def broadcast_async_(
     process_set: Optional[ProcessSet] = None,
     dtype: Optional[str] = None,
     priority: int = 0,
-    algorithm: Optional[str] = None,
+    algorithm: Optional[Choice] = None,
 ) -> Ticket:
     """Start a `broadcast_`; the ticket's result is `array` itself."""
     target, code = buffer.target(array, dtype)
@@ -251,7 +252,7 @@ def broadcast_async_(
 
 def allgather(
     array: Any, *, name: Optional[str] = None, process_set: Optional[ProcessSet] = None, dtype: Optional[str] = None,
-    priority: int = 0, algorithm: Optional[str] = None,
+    priority: int = 0, algorithm: Optional[Choice] = None,
 ) -> Any:  # fmt: skip
     """Return the arrays of all ranks, concatenated along dimension 0 in rank order.
 
@@ -264,7 +265,7 @@ def allgather(
 
 def allgather_async(
     array: Any, *, name: Optional[str] = None, process_set: Optional[ProcessSet] = None, dtype: Optional[str] = None,
-    priority: int = 0, algorithm: Optional[str] = None,
+    priority: int = 0, algorithm: Optional[Choice] = None,
 ) -> Ticket:  # fmt: skip
     """Start an `allgather`; the ticket's result is the concatenation."""
     source, code = buffer.source(array, dtype)
@@ -283,7 +284,7 @@ def reducescatter(
     process_set: Optional[ProcessSet] = None,
     dtype: Optional[str] = None,
     priority: int = 0,
-    algorithm: Optional[str] = None,
+    algorithm: Optional[Choice] = None,
 ) -> Any:
     """Reduce over the ranks and return this rank's part of dimension 0.
 
@@ -306,7 +307,7 @@ def reducescatter_async(
     process_set: Optional[ProcessSet] = None,
     dtype: Optional[str] = None,
     priority: int = 0,
-    algorithm: Optional[str] = None,
+    algorithm: Optional[Choice] = None,
 ) -> Ticket:
     """Start a `reducescatter`; the ticket's result is this rank's part."""
     source, code = buffer.source(array, dtype)
@@ -319,7 +320,7 @@ def reducescatter_async(
 
 def alltoall(
     array: Any, splits: Any = None, *, name: Optional[str] = None, process_set: Optional[ProcessSet] = None,
-    dtype: Optional[str] = None, priority: int = 0, algorithm: Optional[str] = None,
+    dtype: Optional[str] = None, priority: int = 0, algorithm: Optional[Choice] = None,
 ) -> Any:  # fmt: skip
     """Send rows of `array` to each rank and return the rows received, in rank order.
 
@@ -342,7 +343,7 @@ def alltoall(
 
 def alltoall_async(
     array: Any, splits: Any = None, *, name: Optional[str] = None, process_set: Optional[ProcessSet] = None,
-    dtype: Optional[str] = None, priority: int = 0, algorithm: Optional[str] = None,
+    dtype: Optional[str] = None, priority: int = 0, algorithm: Optional[Choice] = None,
 ) -> Ticket:  # fmt: skip
     """Start an `alltoall`; the ticket's result is what `alltoall` returns."""
     source, code = buffer.source(array, dtype)
@@ -367,14 +368,18 @@ def _need_rows(array: Any, what: str) -> None:
         raise ValueError(f"lwcc: {what} deals out rows, so it needs an array of at least one dimension, not a 0-d one")
 
 
-def barrier(*, name: Optional[str] = None, process_set: Optional[ProcessSet] = None) -> None:
+def barrier(
+    *, name: Optional[str] = None, process_set: Optional[ProcessSet] = None, algorithm: Optional[Choice] = None
+) -> None:
     """Return when every rank of the set has called it."""
-    barrier_async(name=name, process_set=process_set).wait()
+    barrier_async(name=name, process_set=process_set, algorithm=algorithm).wait()
 
 
-def barrier_async(*, name: Optional[str] = None, process_set: Optional[ProcessSet] = None) -> Ticket:
+def barrier_async(
+    *, name: Optional[str] = None, process_set: Optional[ProcessSet] = None, algorithm: Optional[Choice] = None
+) -> Ticket:
     """Start a `barrier`; the ticket is done when every rank has started it."""
-    fields = (ops.BARRIER, (), 0, 1, 0, set_id(process_set), None, 1.0, 1.0, 0, None)
+    fields = (ops.BARRIER, (), 0, 1, 0, set_id(process_set), None, 1.0, 1.0, 0, algorithm)
     called = ops.unnamed(ops.BARRIER, fields[5]) if name is None else name
     number = ops.submit(called, fields, 0, 0)
     return Ticket(number, called, None, lambda _: None)

@@ -101,11 +101,20 @@ def _place(rank: Optional[int], size: Optional[int], where: Optional[str], secre
     return rendezvous.find_place(env)
 
 
-def _join(place: rendezvous.Place, timeout: Optional[float]) -> None:
+def init_at(store: rendezvous.Store, place: rendezvous.Place, timeout: float) -> None:
+    """Join a job whose ranks meet in a store of their own (`place.scheme` "store"); as `init` in all else."""
+    with _context.lock:
+        if _context.world is not None:
+            raise ValueError("lwcc: initialised already")
+        _join(place, timeout, store)
+
+
+def _join(place: rendezvous.Place, timeout: Optional[float], store: Optional[rendezvous.Store] = None) -> None:
     limit = rendezvous.start_timeout() if timeout is None else timeout
-    store: Optional[rendezvous.Store] = None
     secret = random_bytes.token_bytes(32)
-    if place.scheme != "alone":
+    if store is not None:
+        secret = rendezvous.agree_secret(store, place, limit)
+    elif place.scheme != "alone":
         store, secret = rendezvous.connect(place, limit)
     _context.inits += 1
     try:
@@ -132,6 +141,14 @@ def _join(place: rendezvous.Place, timeout: Optional[float]) -> None:
     if not _context.registered:
         atexit.register(shutdown)
         _context.registered = True
+    if os.environ.get("LWCC_ALGORITHM") or os.environ.get("LWCC_PLUGIN"):
+        from lwcc import choosing
+
+        try:
+            choosing.apply_environment(0)
+        except BaseException:
+            shutdown()
+            raise
 
 
 def _open(place: rendezvous.Place, secret: bytes) -> bytes:

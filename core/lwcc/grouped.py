@@ -13,6 +13,7 @@ from lwcc.collectives import set_id
 from lwcc.ops import Average
 
 if TYPE_CHECKING:
+    from lwcc.authoring import Choice
     from lwcc.process_sets import ProcessSet
 
 
@@ -79,7 +80,7 @@ def grouped_allreduce_async(
     process_set: Optional[ProcessSet] = None,
     dtype: Optional[str] = None,
     priority: int = 0,
-    algorithm: Optional[str] = None,
+    algorithm: Optional[Choice] = None,
 ) -> GroupTicket:
     """Start a `grouped_allreduce`; the ticket's result is the list of reduced arrays."""
     pairs = [buffer.source(array, dtype) for array in arrays]
@@ -99,7 +100,7 @@ def grouped_allreduce_async_(
     process_set: Optional[ProcessSet] = None,
     dtype: Optional[str] = None,
     priority: int = 0,
-    algorithm: Optional[str] = None,
+    algorithm: Optional[Choice] = None,
 ) -> GroupTicket:
     """Start a `grouped_allreduce_`; the ticket's result is the list of the same arrays."""
     pairs = [buffer.target(array, dtype) for array in arrays]

@@ -37,6 +37,17 @@ def plan_text(collective: str, name: str, rank: int, size: int) -> str:
     return _text(out)
 
 
+def plan_bytes(collective: str, name: str, rank: int, size: int) -> bytes:
+    """Return one rank's plan as bytes (`lwcc.plan.Plan.decode`); raises as `plan_text`."""
+    number = ops.collective_number(collective)
+    length = lib.lwcc_algorithm_encode(number, name.encode(), rank, size, ffi.NULL, 0)
+    if length < 0:
+        raise context.failure(length)
+    out = ffi.new("uint8_t[]", length)
+    lib.lwcc_algorithm_encode(number, name.encode(), rank, size, out, length)
+    return bytes(ffi.buffer(out))
+
+
 def verify(collective: str, name: str, size: int) -> None:
     """Prove that the algorithm is right for `size` ranks.
 

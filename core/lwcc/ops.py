@@ -20,7 +20,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any, Callable, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 from lwcc import context
 from lwcc._native import ffi, lib
@@ -28,6 +28,9 @@ from lwcc.naming import COLLECTIVE_NAMES as COLLECTIVE_NAMES
 from lwcc.naming import unnamed as unnamed
 from lwcc.request import Request as Request
 from lwcc.request import c_name, fill
+
+if TYPE_CHECKING:
+    from lwcc.authoring import Choice
 
 
 class Op(IntEnum):
@@ -52,7 +55,7 @@ REDUCESCATTER: int = lib.LWCC_REDUCESCATTER
 ALLTOALL: int = lib.LWCC_ALLTOALL
 BARRIER: int = lib.LWCC_BARRIER
 
-_submit, _wait, _release = lib.lwcc_submit, lib.lwcc_wait, lib.lwcc_release
+_submit, _wait, _sleep, _release = lib.lwcc_submit, lib.lwcc_wait, lib.lwcc_sleep, lib.lwcc_release
 _PENDING: int = lib.LWCC_PENDING
 _TIMEOUT: int = lib.LWCC_ERR_TIMEOUT
 _SLICE_S = 0.25  # a wait returns to Python this often, so that Ctrl-C is served
@@ -89,6 +92,12 @@ def collective_number(name: str) -> int:
     return COLLECTIVE_NAMES.index(name)
 
 
+def forget_prepared() -> None:
+    """Forget the structures of this world: the algorithms that they name were proved for its ranks."""
+    global _scratch
+    _scratch = _Scratch()
+
+
 def _prepare(prepared: dict[Any, Any], signature: tuple[Any, ...]) -> tuple[Any, Any, Any]:
     if len(prepared) >= _CACHE_LIMIT:
         prepared.clear()
@@ -123,7 +132,7 @@ def submit_pointer(
     prescale: float = 1.0,
     postscale: float = 1.0,
     priority: int = 0,
-    algorithm: Optional[str] = None,
+    algorithm: Optional[Choice] = None,
 ) -> int:
     """Submit one request and return its ticket. Never blocks on peers.
 
@@ -141,7 +150,7 @@ def submit_pointer(
         prescale: factor before the reduction, floating types only.
         postscale: factor after it.
         priority: higher goes first among the ready ones.
-        algorithm: name of one; None: selected.
+        algorithm: an `@lwcc.algorithm`, its "file.py:name", or the name of a built-in one; None: see `lwcc.use`.
 
     Raises:
         ValueError: a wrong argument, or the name is pending already. Nothing was submitted.
@@ -204,12 +213,13 @@ def poll(ticket: int) -> bool:
     return bool(lib.lwcc_poll(ticket) != _PENDING)
 
 
-def wait(ticket: int, timeout: Optional[float] = None) -> None:
+def wait(ticket: int, timeout: Optional[float] = None, idle: bool = False) -> None:
     """Block until the request is done, driving the engine if nobody else does. The ticket stays valid.
 
     Args:
         ticket: from a submit function.
         timeout: seconds; None: no limit of its own (a stalled request fails by LWCC_STALL_ABORT).
+        idle: sleep only, and leave the driving to the coordination thread.
 
     Raises:
         Timeout: the limit was reached, and the request goes on; or it stalled, and has failed (`poll` tells).
@@ -217,13 +227,16 @@ def wait(ticket: int, timeout: Optional[float] = None) -> None:
         PeerLost: a rank died.
         ShutDown: the job was shut down.
     """
-    status = _wait(ticket, _SLICE_S if timeout is None else min(timeout, _SLICE_S))
-    while status == _TIMEOUT and lib.lwcc_poll(ticket) == _PENDING:
-        if timeout is not None:
-            timeout -= _SLICE_S
-            if timeout <= 0:
-                break
-        status = _wait(ticket, _SLICE_S if timeout is None else min(timeout, _SLICE_S))
+    step = _sleep if idle else _wait
+    while True:
+        status = step(ticket, _SLICE_S if timeout is None else min(timeout, _SLICE_S))
+        if status != _TIMEOUT:
+            break
+        known = lib.lwcc_poll(ticket)  # done since, or failed by a time limit of its own?
+        timeout = None if timeout is None else timeout - _SLICE_S
+        if known != _PENDING or (timeout is not None and timeout <= 0):
+            status = known if known != _PENDING else status
+            break
     if status < 0:
         raise context.failure(status)
 
@@ -306,8 +319,8 @@ class Ticket:
         ticket = self._id
         return ticket == 0 or self._epoch != context.epoch() or poll(ticket)
 
-    def wait(self, timeout: Optional[float] = None) -> Any:
-        """Return the result, after at most `timeout` seconds (None: no limit); raises as `lwcc.ops.wait`.
+    def wait(self, timeout: Optional[float] = None, idle: bool = False) -> Any:
+        """Return the result, after at most `timeout` seconds (None: no limit); arguments and errors of `lwcc.ops.wait`.
 
         May be called again, also after a `Timeout`, and from several threads.
         """
@@ -315,11 +328,12 @@ class Ticket:
         ticket = self._id
         if ticket and self._epoch == context.epoch():
             try:
-                wait(ticket, timeout)
+                wait(ticket, timeout, idle)
             except (RuntimeError, ValueError) as error:
-                failure = error
-                if self._id and lib.lwcc_poll(ticket) == _PENDING:
+                status = lib.lwcc_poll(ticket) if self._id else 0
+                if status == _PENDING:
                     raise
+                failure = error if status < 0 else None  # it may have ended well just after its time limit
         elif ticket:
             failure = context.failure(lib.LWCC_ERR_SHUTDOWN, f'lwcc: shut down before "{self.name}" was waited for')
         with _completion:

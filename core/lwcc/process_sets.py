@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterable
-from typing import Optional, Union
+from typing import TYPE_CHECKING, Callable, Optional, Union
 
-from lwcc import context, naming
+from lwcc import context, errors, naming, rendezvous
 from lwcc._native import ffi, lib
+
+if TYPE_CHECKING:
+    from lwcc.authoring import Choice
 
 
 class ProcessSet:
@@ -15,9 +20,11 @@ class ProcessSet:
     Attributes:
         ranks: the global ranks, ascending; None for the global set before init.
         process_set_id: its number, or None while it is not in use. 0 is the global set.
+        algorithm: what its calls use (`lwcc.use`), from when it comes into use.
     """
 
-    def __init__(self, ranks: Optional[Iterable[int]]) -> None:
+    def __init__(self, ranks: Optional[Iterable[int]], algorithm: Optional[Choice] = None) -> None:
+        self.algorithm = algorithm
         self._ranks = None if ranks is None else sorted(int(r) for r in ranks)
         self.process_set_id: Optional[int] = None
         self._epoch: Optional[int] = None
@@ -62,11 +69,21 @@ global_process_set.process_set_id = 0
 _added: dict[int, ProcessSet] = {}
 
 
-def add_process_set(process_set: Union[ProcessSet, Iterable[int]]) -> ProcessSet:
+def members_of(number: int) -> list[int]:
+    """Return the global ranks of a set by its number; ValueError if it is not in use."""
+    process_set = global_process_set if number == 0 else _added.get(number)
+    ranks = None if process_set is None else process_set.ranks
+    if ranks is None:
+        raise ValueError(f"lwcc: there is no process set {number}, or lwcc is not initialised")
+    return ranks
+
+
+def add_process_set(process_set: Union[ProcessSet, Iterable[int]], algorithm: Optional[Choice] = None) -> ProcessSet:
     """Bring a set into use. Collective over all ranks, with the same ranks; return the set.
 
     Args:
         process_set: a `ProcessSet`, or the global ranks.
+        algorithm: what its calls use, see `lwcc.use`; default its own, LWCC_ALGORITHM's, or selected.
 
     Raises:
         ValueError: a set of these ranks is in use already, or a rank is out of range or named twice.
@@ -84,12 +101,74 @@ def add_process_set(process_set: Union[ProcessSet, Iterable[int]]) -> ProcessSet
     status = lib.lwcc_set_add(ffi.new("int32_t[]", ranks), len(ranks), number)
     if status < 0:
         raise context.failure(status)
+    _use(wanted, number[0])
+    _apply_algorithm(wanted, algorithm or wanted.algorithm)
+    return wanted
+
+
+def _use(wanted: ProcessSet, number: int) -> ProcessSet:
     if not _added:
         context.at_shutdown(_forget_all)
-    naming.forget(number[0])
-    wanted.process_set_id = number[0]
-    _added[number[0]] = wanted
+    naming.forget(number)
+    wanted.process_set_id = number
+    _added[number] = wanted
     return wanted
+
+
+def set_of_members(
+    ranks: Iterable[int], store: rendezvous.Store, number: Callable[[], int], timeout: float
+) -> ProcessSet:
+    """Return the set of these ranks, made by its members alone if it is not in use yet. Collective over the members.
+
+    Args:
+        ranks: global ranks, this one among them.
+        store: that the members share, and where the names "set/..." are theirs.
+        number: gives 0, 1, 2, ..., another each time in the whole job; called on the first member.
+        timeout: seconds to wait for the other members.
+
+    Raises:
+        Timeout: naming the members that did not come.
+        LwccError: a member cannot take part; the text says why.
+    """
+    wanted = ProcessSet(ranks)
+    members = wanted.ranks or []
+    for other in (global_process_set, *_added.values()):
+        if other.ranks == members:
+            return other
+    me, listed = context.rank(), ffi.new("int32_t[]", members)
+    deadline = time.monotonic() + timeout
+    if me == members[0]:
+        text = ffi.new("char[128]")
+        made = lib.lwcc_set_offer(listed, len(members), text, 128)
+        if made < 0:
+            raise context.failure(made)
+        store.set("set/offer", b"%d %s" % (lib.LWCC_SETS_OWN + number(), ffi.string(text)))
+    said = _from_member(store, "set/offer", members[0], deadline).split(b" ", 1)
+    status = lib.lwcc_set_accept(int(said[0]), listed, len(members), said[1])
+    failure = context.failure(status) if status < 0 else None
+    store.set(f"set/accepted/{me}", str(failure).encode() if failure else b"")
+    for rank in members:
+        trouble = _from_member(store, f"set/accepted/{rank}", rank, deadline).decode()
+        if trouble:
+            raise failure or errors.LwccError(f"lwcc: process set {members}: rank {rank}: {trouble}")
+    return _use(wanted, int(said[0]))
+
+
+def _from_member(store: rendezvous.Store, key: str, rank: int, deadline: float) -> bytes:
+    try:
+        return store.get(key, max(0.0, deadline - time.monotonic()))
+    except TimeoutError:
+        raise errors.Timeout(f"lwcc: rank {context.rank()} waited for rank {rank} to make a process set") from None
+
+
+def _apply_algorithm(process_set: ProcessSet, algorithm: Optional[Choice]) -> None:
+    if not process_set.included() or not (algorithm or os.environ.get("LWCC_ALGORITHM")):
+        return
+    from lwcc import choosing
+
+    choosing.apply_environment(process_set.process_set_id or 0)
+    if algorithm:
+        choosing.use(algorithm, process_set=process_set)
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
-from lwcc import buffer, context, ops
+from lwcc import buffer, context
 from lwcc._native import ffi, lib
 from lwcc.collectives import set_id
 from lwcc.ops import Sum
@@ -113,6 +113,7 @@ def barrier(*, process_set: Optional[ProcessSet] = None) -> None:
 
 
 def force_algorithm(collective: str, name: Optional[str]) -> None:
-    """Use this algorithm for the raw calls of this process (the same on all ranks); None: select again."""
-    number = ops.collective_number(collective)
-    _check(lib.lwcc_raw_algorithm(number, ffi.NULL if name is None else name.encode()))
+    """Have the calls of all ranks use this algorithm; None: select again. Collective, as `lwcc.use`, which it is."""
+    from lwcc import choosing
+
+    choosing.use(name, collective=collective)

@@ -34,7 +34,7 @@ class Store(Protocol):
 
 
 class Place(NamedTuple):
-    """This process's place in the job, and how to meet the others (`scheme`: alone, lwcc, torchelastic, master)."""
+    """This process's place, and how to meet the others (`scheme`: alone, lwcc, torchelastic, master or store)."""
 
     rank: int
     size: int
@@ -84,7 +84,8 @@ def _from_numbers(env: Mapping[str, str], rank_name: str, size_name: str, source
         secret = parse_secret(env.get("LWCC_SECRET", ""))
         return Place(rank, size, "lwcc", host, port, secret, generation, source)
     if env.get("MASTER_ADDR") and env.get("MASTER_PORT"):
-        scheme = "torchelastic" if "TORCHELASTIC_RUN_ID" in env and rank_name == "RANK" else "master"
+        of_agent = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and rank_name == "RANK"
+        scheme = "torchelastic" if of_agent else "master"
         secret = parse_secret(env["LWCC_SECRET"]) if env.get("LWCC_SECRET") else b""
         port = _number(env, "MASTER_PORT")
         restarts = int(env.get("TORCHELASTIC_RESTART_COUNT", "0") or 0)
@@ -125,28 +126,47 @@ def parse_secret(text: str) -> bytes:
     return secret
 
 
-class _TorchStore:
-    """torchrun's own store, so that nothing has to listen beside it."""
+class TorchStore:
+    """A store of torch.distributed, so that nothing has to listen beside it."""
 
-    def __init__(self, place: Place, timeout: float) -> None:
-        distributed: Any = importlib.import_module("torch.distributed")
-        limit = timedelta(seconds=timeout)
-        self._store: Any = distributed.TCPStore(
-            place.host, place.port, place.size, False, limit, wait_for_workers=False
-        )
+    def __init__(self, store: Any) -> None:
+        self._store = store
 
     def set(self, key: str, value: bytes) -> None:
+        """Publish a value."""
         self._store.set(key, value.hex())
 
     def get(self, key: str, timeout: float) -> bytes:
+        """Return a value, waiting for it; TimeoutError after `timeout` seconds, ConnectionError without a store."""
+        deadline, pause = time.monotonic() + timeout, 0.001
         try:
-            self._store.wait([key], timedelta(seconds=max(timeout, 0.001)))
+            while not self._store.check([key]):  # its own wait writes to stderr when time is up
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError(f"nobody has set {key} for {timeout:g} s")
+                time.sleep(min(pause, left))
+                pause = min(2 * pause, 0.05)
+            return bytes.fromhex(bytes(self._store.get(key)).decode())
         except RuntimeError as error:
-            raise TimeoutError(str(error)) from error
-        return bytes.fromhex(bytes(self._store.get(key)).decode())
+            raise ConnectionError(str(error)) from error
 
     def close(self) -> None:
+        """Leave the store."""
         self._store = None
+
+
+def _agents_store(place: Place, timeout: float) -> TorchStore:
+    """Join torchrun's store, in which its agent listens at MASTER_PORT."""
+    distributed: Any = importlib.import_module("torch.distributed")
+    limit = timedelta(seconds=timeout)
+    try:
+        return TorchStore(
+            distributed.TCPStore(place.host, place.port, place.size, False, limit, wait_for_workers=False)
+        )
+    except RuntimeError as error:
+        raise LwccError(
+            f"lwcc: rank {place.rank} found no store of torchrun at {place.host}:{place.port}: {error}"
+        ) from error
 
 
 _served: dict[tuple[str, int], Any] = {}  # rank 0's stores; they live as long as the process
@@ -175,8 +195,8 @@ def connect(place: Place, timeout: float) -> tuple[Store, bytes]:
         LwccError: nobody serves it, it refuses the secret, or it cannot be served.
     """
     if place.scheme == "torchelastic":
-        store: Store = _TorchStore(place, timeout)
-        return store, _agree_secret(store, place, timeout)
+        store: Store = _agents_store(place, timeout)
+        return store, agree_secret(store, place, timeout)
     secret = place.secret or hashlib.sha256(f"lwcc {place.host}:{place.port}".encode()).digest()
     if place.scheme == "master" and place.rank == 0:
         if not place.secret and not place.host.startswith("127.") and place.host != "localhost":
@@ -184,7 +204,7 @@ def connect(place: Place, timeout: float) -> tuple[Store, bytes]:
         _serve(place, secret)
     store = _connect_with_patience(place, secret, timeout)
     if place.scheme == "master" and not place.secret:
-        return store, _agree_secret(store, place, timeout)
+        return store, agree_secret(store, place, timeout)
     return store, hashlib.sha256(b"lwcc data" + secret).digest()
 
 
@@ -209,11 +229,12 @@ def _connect_with_patience(place: Place, secret: bytes, timeout: float) -> Store
         pause = min(2 * pause, 0.25)
 
 
-def _agree_secret(store: Store, place: Place, timeout: float) -> bytes:
+def agree_secret(store: Store, place: Place, timeout: float) -> bytes:
+    """Return the job's secret, which rank 0 makes and the store hands on."""
     key = f"lwcc/g{place.generation}/secret"
     if place.rank == 0:
         try:
-            return store.get(key, 0.001)  # a second init of the same job
+            return store.get(key, 0.0)  # a second init of the same job
         except TimeoutError:
             store.set(key, secrets.token_bytes(32))
     return store.get(key, timeout)
@@ -250,7 +271,7 @@ def exchange(store: Store, prefix: str, place: Place, endpoint: bytes, timeout: 
 
 def local_address(place: Place) -> Optional[str]:
     """Return the address from which this host reaches the meeting point: where its peers reach it too."""
-    if place.scheme == "alone":
+    if not place.host:
         return None
     try:
         family = socket.getaddrinfo(place.host, place.port)[0][0]

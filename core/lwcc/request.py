@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from lwcc._native import ffi
+
+if TYPE_CHECKING:
+    from lwcc.authoring import Choice
 
 
 class Request(NamedTuple):
@@ -23,12 +26,16 @@ class Request(NamedTuple):
     prescale: float = 1.0
     postscale: float = 1.0
     priority: int = 0
-    algorithm: Optional[str] = None
+    algorithm: Optional[Choice] = None
 
 
 def fill(target: Any, signature: tuple[Any, ...]) -> Any:
     """Write all fields but name and pointers; return what has to stay alive as long as the structure."""
     collective, shape, dtype, op, root, process_set, splits, prescale, postscale, priority, algorithm = signature
+    if algorithm is not None:
+        from lwcc import choosing
+
+        algorithm = choosing.native_name(algorithm, collective, process_set)
     numbers = ("op", op), ("root", root), ("priority", priority), ("prescale", prescale), ("postscale", postscale)
     target.collective, target.dtype, target.process_set = collective, dtype, process_set
     for field, value in numbers:

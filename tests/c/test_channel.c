@@ -158,7 +158,7 @@ static void test_control_is_delivered_both_ways_without_limit(kind k) {
   CHECK(DRIVE(&p, p.seen[0].controls == 300 && p.seen[1].controls == 300), "%s: %d %d", kind_names[k],
         p.seen[0].controls, p.seen[1].controls);
   CHECK(p.seen[0].control_bytes == (1 << 20) + 300 * 299 / 2 - 150);
-  CHECK(channel_control(p.ch[0], 1, big, (16 << 20) + 1) == LWCC_ERR_INVALID);
+  CHECK(channel_control(p.ch[0], 1, big, (256 << 20) + 1) == LWCC_ERR_INVALID);
   free(big);
   pair_close(&p);
 }

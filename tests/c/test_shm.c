@@ -3,10 +3,12 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdint.h>
+#include <unistd.h>
 
 #include "check.h"
 #include "exec/reduce.h"
 #include "exec/shm.h"
+#include "os/mem.h"
 
 enum { MAX_RANKS = 16, GUARD = 64 };
 
@@ -18,6 +20,7 @@ typedef struct { /* one call of the script, equal on all ranks but for what `sal
 
 typedef struct {
   int p, cores, calls;
+  bool peeks;
   uint64_t seed;
   size_t most; /* elements of a block */
   void *area;
@@ -223,6 +226,12 @@ static void fill_input(const rank *me, const step *s, const coll_args *a) {
   fill(s, me->me, (char *)a->in, 0, n);
 }
 
+/* The ranks are threads of this process. */
+static int peek(void *arg, int index, void *to, uint64_t address, size_t n) {
+  (void)arg, (void)index;
+  return mem_peek((int)getpid(), to, address, n);
+}
+
 static int call(shm_team *t, const coll_args *a, bool stepped) {
   if (!stepped) return shm_run(t, a, NULL, NULL);
   shm_call *c = shm_start(t, a);
@@ -236,7 +245,7 @@ static int call(shm_team *t, const coll_args *a, bool stepped) {
 static void *rank_main(void *arg) {
   rank *me = arg;
   world *w = me->w;
-  shm_reach reach = {.arg = me, .find = find, .map = map};
+  shm_reach reach = {.arg = me, .find = find, .map = map, .peek = w->peeks ? peek : NULL};
   shm_team *t = NULL;
   memory m;
   size_t room = w->room;
@@ -339,10 +348,16 @@ int main(int argc, char **argv) {
     for (int over = 0; over <= (p > 1); over++) {
       int n = p > 4 || !over ? calls / 4 : calls;
       if (p == 2) n = 2 * calls;
-      run_world((world){.p = p, .cores = over ? 1 : p, .calls = n, .seed = seed + (uint64_t)over, .most = 20000});
+      run_world((world){.p = p,
+                        .cores = over ? 1 : p,
+                        .calls = n,
+                        .peeks = p % 3 != 1,
+                        .seed = seed + (uint64_t)over,
+                        .most = 20000});
     }
   /* several chunks, all slots */
   for (int p = 2; p <= 4; p++)
-    run_world((world){.p = p, .cores = p % 2 ? 1 : p, .calls = calls / 6, .seed = seed + 9, .most = 700001});
+    run_world(
+        (world){.p = p, .cores = p % 2 ? 1 : p, .calls = calls / 6, .peeks = p != 3, .seed = seed + 9, .most = 700001});
   return check_report();
 }

@@ -1,4 +1,5 @@
 /* A request that some rank lacks: failed after the limit, with the missing rank in the text, and the job goes on. */
+#include "coord/tally.h"
 #include "engines.h"
 
 static pthread_barrier_t all;
@@ -22,6 +23,19 @@ static void check_works(engine *e, const char *name) {
   CHECK(st == LWCC_OK && v == e->size * (e->size - 1) / 2, "rank %d: \"%s\": %d %s", e->rank, name, st, text);
 }
 
+/* All ranks together: from here on requests are given up after so long (0: never). What has to work must not be
+ * given up on a busy machine. */
+static void limit_all(engine *e, uint64_t abort_ns) {
+  pthread_barrier_wait(&all);
+  if (e->rank == 0) {
+    coordinator_limits limits = {.warn_ns = abort_ns / 3, .abort_ns = abort_ns, .capacity = 4096};
+    engine_lock(e);
+    coordinator_limit(engine_set(e, 0)->co, &limits);
+    engine_unlock(e);
+  }
+  pthread_barrier_wait(&all);
+}
+
 static void lacking(engine *e, void *arg) {
   const int *missing = arg;
   char text[TEXT_CAP], who[32];
@@ -29,14 +43,14 @@ static void lacking(engine *e, void *arg) {
   ask a = sum_of("lacking", &v);
   snprintf(who, sizeof who, "missing: rank %d", *missing);
   for (int round = 0; round < 3; round++) { /* unknown name, unknown again, then a remembered one */
+    limit_all(e, 30000000);
     if (e->rank != *missing) {
       int st = run_one(e, &a, text);
       CHECK(st == LWCC_ERR_TIMEOUT && strstr(text, "\"lacking\"") && strstr(text, who), "rank %d: %d %s", e->rank, st,
             text);
     }
-    pthread_barrier_wait(&all);
+    limit_all(e, 0);
     check_works(e, "other");
-    pthread_barrier_wait(&all);
     if (round == 1) check_works(e, "lacking");
   }
 }
@@ -45,11 +59,8 @@ static void test_a_missing_rank_is_named_and_the_job_goes_on(void) {
   for (int p = 2; p <= 5; p++) {
     for (int missing = 0; missing < p; missing += p - 1) {
       world w;
-      world_options o = world_of(p);
-      o.limits.warn_ns = 10000000;
-      o.limits.abort_ns = 30000000;
       pthread_barrier_init(&all, NULL, (unsigned)p);
-      world_open(&w, o);
+      world_open(&w, world_of(p));
       world_run(&w, lacking, &missing);
       world_close(&w);
       pthread_barrier_destroy(&all);
@@ -63,15 +74,15 @@ static void late(engine *e, void *arg) {
   (void)arg;
   char text[TEXT_CAP];
   for (int round = 0; round < 6; round++) {
+    limit_all(e, 20000000);
     int64_t v = e->rank, first = 0;
     ask a = sum_of("late", &v), b = sum_of("decoy", &first);
     /* The last rank's wait for a decoy of its own ends when the others' request of the same age does. */
     int st = run_one(e, e->rank == e->size - 1 ? &b : &a, text);
     if (e->rank == e->size - 1) st = run_one(e, &a, text);
     CHECK(st == LWCC_OK || st == LWCC_ERR_TIMEOUT, "rank %d: %d %s", e->rank, st, text);
-    pthread_barrier_wait(&all);
+    limit_all(e, 0);
     check_works(e, "between");
-    pthread_barrier_wait(&all);
   }
   check_works(e, "late");
 }
@@ -79,18 +90,36 @@ static void late(engine *e, void *arg) {
 static void test_a_late_rank_does_not_confuse_the_count(void) {
   for (int p = 2; p <= 3; p++) {
     world w;
-    world_options o = world_of(p);
-    o.limits.abort_ns = 20000000;
     pthread_barrier_init(&all, NULL, (unsigned)p);
-    world_open(&w, o);
+    world_open(&w, world_of(p));
     world_run(&w, late, NULL);
     world_close(&w);
     pthread_barrier_destroy(&all);
   }
 }
 
+/* Ctrl-Z for a minute while a request is pending must not make a stall of it. */
+static void test_time_in_which_the_process_is_stopped_does_not_count(void) {
+  const uint64_t second = 1000000000;
+  int ranks[2] = {0, 1};
+  pset *ps;
+  CHECK(pset_create(0, ranks, 2, 0, &ps) == LWCC_OK && ps->co, "%s", os_error());
+  uint64_t clock = 50 * second, t = coordinator_now(ps->co, clock);
+  CHECK(coordinator_now(ps->co, clock += 90 * second) - t == 90 * second, "idle time counts");
+  ps->co->waiting = 1;
+  t = coordinator_now(ps->co, clock);
+  for (int i = 0; i < 10; i++) coordinator_now(ps->co, clock += second / 2);
+  CHECK(coordinator_now(ps->co, clock) - t == 5 * second, "waiting time counts");
+  t = coordinator_now(ps->co, clock);
+  CHECK(coordinator_now(ps->co, clock += 90 * second) - t <= second, "a stop of 90 s counts");
+  CHECK(coordinator_now(ps->co, clock += second) - t <= 2 * second, "what counts goes on");
+  ps->co->waiting = 0;
+  pset_free(ps);
+}
+
 int main(void) {
   alarm(200);
+  test_time_in_which_the_process_is_stopped_does_not_count();
   log_set_level(LOG_ERROR);
   test_a_missing_rank_is_named_and_the_job_goes_on();
   test_a_late_rank_does_not_confuse_the_count();

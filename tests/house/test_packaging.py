@@ -52,9 +52,11 @@ def test_the_wheel_is_one_small_abi3_file(wheel: Path) -> None:
     assert wheel.stat().st_size < WHEEL_LIMIT
 
 
-def test_the_wheel_holds_no_sources_and_no_build_scripts(wheel: Path) -> None:
+def test_the_wheel_holds_no_sources_but_the_public_headers_and_no_build_scripts(wheel: Path) -> None:
     allowed = (".py", ".pyi", ".so", "py.typed")
-    inside = [n for n in names(wheel) if ".dist-info/" not in n]
+    headers = {"lwcc/include/lwcc/lwcc.h", "lwcc/include/lwcc/plan.h"}
+    assert headers <= set(names(wheel))
+    inside = [n for n in names(wheel) if ".dist-info/" not in n and n not in headers]
     assert inside
     assert not [n for n in inside if not n.endswith(allowed)]
     assert not [n for n in inside if "build_native" in n or "gen_tables" in n or n.startswith(("tests", "examples"))]

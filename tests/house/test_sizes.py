@@ -1,4 +1,4 @@
-"""Budgets: file 400 lines, function 60 lines, 5 parameters, the whole C core under 11,300 non-blank lines.
+"""Budgets: file 400 lines, function 60 lines, 5 parameters, the whole C core under 12,500 non-blank lines.
 
 In Python only parameters that may be given by position count: keyword-only ones are named where they are used.
 """
@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-FILE_LINES, FUNCTION_LINES, PARAMETERS, CORE_LINES = 400, 60, 5, 11_300
+FILE_LINES, FUNCTION_LINES, PARAMETERS, CORE_LINES = 400, 60, 5, 12_500
 FOLDERS = ("core", "launcher", "lwcc_torch", "lwcc_tf", "tests", "examples", "benchmarks")
 # (file, function or "" for the file) -> reason
 EXCEPTIONS = {
@@ -18,6 +18,7 @@ EXCEPTIONS = {
     ("core/src/api/raw.c", "lwcc_raw_allreduce"): "public: as MPI_Allreduce",
     ("core/src/api/raw.c", "lwcc_raw_reducescatter"): "public: as MPI_Reduce_scatter",
     ("core/src/api/plans.c", "lwcc_algorithm_print"): "public: what snprintf has, and which plan",
+    ("core/src/api/plans.c", "lwcc_algorithm_encode"): "public: as lwcc_algorithm_print",
     ("core/src/channel/bootstrap.c", "bootstrap_join"): "the seam to api: three inputs, three outputs",
     ("core/src/channel/channel.c", "channel_create"): "the seam to coord: called once, at start",
     ("core/src/exec/shm_area.c", "shm_team_open"): "the seam to coord: called once for each team",

@@ -1,5 +1,6 @@
 """The command line: what it becomes, and what is refused in which words."""
 
+import os
 import socket
 from pathlib import Path
 
@@ -79,6 +80,10 @@ def test_a_flag_without_meaning_is_refused_by_name(capsys: pytest.CaptureFixture
         ("-np 2 -x NOT_SET_ANYWHERE x.py", "not set here"),
         ("-np 2 --only-rank 2 x.py", "ranks are 0 to 1"),
         ("-np 2 --algorithm ring x.py", "allreduce=ring"),
+        ("-np 2 --algorithm =ring x.py", "FILE.py:NAME"),
+        ("-np 2 --algorithm allreduce= x.py", "FILE.py:NAME"),
+        ("-np 2 --algorithm none.py:mine x.py", "there is no file none.py"),
+        ("-np 2 --plugin libnone.so x.py", "libnone.so"),
         ("-np 2 --log-level loud x.py", "expected one of"),
         ("-np 2 --fusion-threshold-mb -1 x.py", "0 or more"),
         ("-np 2 --network-interfaces a,b x.py", "one interface"),
@@ -90,6 +95,17 @@ def test_a_flag_without_meaning_is_refused_by_name(capsys: pytest.CaptureFixture
 )
 def test_a_usage_error_says_what_is_wrong(capsys: pytest.CaptureFixture[str], argv: str, words: str) -> None:
     assert words in _refusal(capsys, *argv.split())
+
+
+def test_files_of_algorithms_and_plugins_get_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").touch()
+    (tmp_path / "lib.so").touch()
+    monkeypatch.chdir(tmp_path)
+    argv = ["-np", "2", "--algorithm", "mine.py:a,allgather=mine.py:b,c=d,pkg.mod:e", "--plugin", "lib.so", "x.py"]
+    spec = parse(argv)
+    file = os.path.abspath("mine.py")
+    assert spec.extra_env["LWCC_ALGORITHM"] == f"{file}:a,allgather={file}:b,c=d,pkg.mod:e"
+    assert spec.extra_env["LWCC_PLUGIN"] == os.path.abspath("lib.so")
 
 
 def test_local_hosts_are_accepted_in_every_form(tmp_path: Path) -> None:

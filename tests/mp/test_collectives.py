@@ -331,3 +331,19 @@ for t in threads: t.join()
 assert not bad, bad
 """,
     )
+
+
+def test_far_more_pending_names_than_are_remembered(run_ranks: Any) -> None:
+    run_ranks(
+        2,
+        """
+import random
+names = [f"{i}_".ljust(500, "x") for i in range(15_000)]
+for turn in range(2):
+    order = list(range(len(names)))
+    random.Random(rank).shuffle(order)
+    tickets = {i: lwcc.allreduce_async(np.full(3, i), op=lwcc.Sum, name=names[i]) for i in order}
+    assert all(tickets[i].wait()[0] == size * i for i in tickets)
+""",
+        env={"LWCC_STALL_ABORT": "20", "LWCC_CACHE_CAPACITY": "1000"},
+    )

@@ -96,6 +96,24 @@ for turn in range(3):
     )
 
 
+def test_rows_of_all_ranks_that_no_memory_can_hold_fail_the_call_and_not_the_job(run_ranks: Any) -> None:
+    run_ranks(
+        2,
+        """
+from lwcc import dtypes, ops
+for turn in range(2):
+    ticket = ops.submit_pointer("big", ops.ALLGATHER, 0, 0, (2**63 - 1, 0), dtypes.CODES["uint8"])
+    try:
+        ops.wait(ticket)
+        raise SystemExit("no exception")
+    except ValueError as error:
+        assert '"big": too large' in str(error), error
+    ops.release(ticket)
+    assert lwcc.allgather(np.ones((3, 2)), name="big").shape == (6, 2)
+""",
+    )
+
+
 def test_an_object_that_cannot_be_pickled_is_an_exception_on_every_rank(run_ranks: Any) -> None:
     run_ranks(
         3,

@@ -1,4 +1,4 @@
-"""Started by others: plain RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT."""
+"""Started by others: torchrun itself; plain RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; an MPI's numbers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 SCRIPT = """
 import numpy as np, lwcc
@@ -18,6 +20,28 @@ for turn in range(2):
     lwcc.barrier()
     lwcc.shutdown()
 print("fine")
+"""
+
+UNDER_TORCHRUN = """
+import os, sys, numpy as np, lwcc
+attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+for turn in range(2):
+    lwcc.init()
+    assert (lwcc.rank(), lwcc.size()) == (int(os.environ["RANK"]), 2)
+    out = lwcc.allreduce(np.full(4, lwcc.rank() + 1), op=lwcc.Sum, name="t")
+    assert out.tolist() == [3, 3, 3, 3], out
+    lwcc.barrier()
+    if attempt == "0" and turn == 1:
+        if lwcc.rank() == 1:
+            sys.exit(3)
+        try:
+            lwcc.barrier(name="alone")
+        except lwcc.LwccError as error:
+            assert "rank 1" in str(error), error
+            print("noticed", flush=True)
+            sys.exit(4)
+    lwcc.shutdown()
+print("fine in attempt", attempt, flush=True)
 """
 
 
@@ -51,6 +75,20 @@ def finish(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]
                 p.kill()
                 p.communicate()
     return ended
+
+
+def test_a_job_of_torchrun_meets_in_its_agents_store_also_after_a_restart(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = tmp_path / "script.py"
+    script.write_text(UNDER_TORCHRUN)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
+    command = [*launch, str(script)]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    (ended,) = finish([process])
+    code, out, err = ended
+    assert code == 0, err
+    assert out.count("fine in attempt 1") == 2, (out, err)
+    assert "timed out" not in err, err
 
 
 def test_plain_variables_make_a_job(tmp_path: Path) -> None:

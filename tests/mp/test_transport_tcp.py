@@ -57,3 +57,38 @@ assert np.allclose(out, exact, atol=1e-5)
 """,
         env={"LWCC_TRANSPORT": transport},
     )
+
+
+@pytest.mark.parametrize("transport", ["tcp", "auto"])
+def test_raw_calls_of_overlapping_sets_and_named_calls_side_by_side(run_ranks: Any, transport: str) -> None:
+    """Each rank begins them in another order, so whoever drives must move all of them."""
+    run_ranks(
+        3,
+        """
+import random, threading
+sets = [None, lwcc.add_process_set([0, 1]), lwcc.add_process_set([0, 2]), lwcc.add_process_set([1, 2])]
+wrong = []
+
+def raw(number):
+    for i in range(25):
+        out = lwcc.raw.allreduce(np.full([1, 1000, 60_000][i % 3], i, np.float32), process_set=sets[number])
+        expected = i * (size if number == 0 else 2)
+        if out[0] != expected or out[-1] != expected:
+            wrong.append((number, i, out[0]))
+
+def named(number):
+    for i in range(25):
+        if lwcc.allreduce(np.full(50, i), op=lwcc.Sum, name=f"n{number}")[0] != size * i:
+            wrong.append(("named", number, i))
+
+work = [(raw, k) for k in range(4) if k == 0 or sets[k].included()] + [(named, k) for k in range(8)]
+random.Random(rank).shuffle(work)
+threads = [threading.Thread(target=do, args=(number,)) for do, number in work]
+for t in threads:
+    t.start()
+for t in threads:
+    t.join()
+assert not wrong, wrong
+""",
+        env={"LWCC_TRANSPORT": transport},
+    )

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import lwcc
-from lwcc import dtypes, memory
+from lwcc import dtypes, memory, ops
 
 
 def test_a_job_of_one(alone: Any) -> None:
@@ -194,6 +194,21 @@ def test_a_forked_child_may_exit_and_the_parent_goes_on(alone: Any) -> None:
     _, status = os.waitpid(pid, 0)
     assert status == 0
     assert lwcc.allreduce(np.ones(2)).tolist() == [1, 1]
+
+
+def test_what_ends_just_after_the_time_limit_of_a_wait_is_no_timeout(
+    alone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request is done between the core's "still pending" and the next look."""
+    real = ops._wait
+
+    def late(ticket: int, timeout: float) -> int:
+        assert real(ticket, 10.0) == 0
+        return ops._TIMEOUT
+
+    monkeypatch.setattr(ops, "_wait", late)
+    assert lwcc.allreduce(np.full(2, 7.0)).tolist() == [7, 7]
+    assert lwcc.allreduce_async(np.full(2, 7.0)).wait(0.001).tolist() == [7, 7]
 
 
 @pytest.mark.parametrize(

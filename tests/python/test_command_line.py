@@ -1,9 +1,18 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
 import pytest
 
 import lwcc
+import lwcc.ops
+from lwcc import pricing
 from lwcc.__main__ import main
+from lwcc.authoring import BuiltIn
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "algorithms"
 
 
 def test_info_prints_versions(capsys: pytest.CaptureFixture[str]) -> None:
@@ -21,9 +30,62 @@ def test_algos_lists_what_the_library_has(capsys: pytest.CaptureFixture[str]) ->
     assert all(name in out for name in known)
 
 
-def test_plan_draws_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "allreduce", "ring", "0", "4"]) == 0
-    assert capsys.readouterr().out == lwcc.plan_text("allreduce", "ring", 0, 4)
+def test_plan_draws_rounds_and_says_what_they_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "allreduce=ring", "-p", "4"]) == 0
+    out = capsys.readouterr().out
+    assert "rank 1 | 1>2 +0<0 | 0>2 +3<0 | 3>2 +2<0 | 2>2 =1<0 | 1>2 =0<0 | 0>2 =3<0" in out
+    assert "proved for 4 ranks: 6 rounds; the busiest rank sends 1.5 n and adds 0.75 n" in out
+    assert "critical path: 6 messages, 1.5 n" in out
+    assert "no algorithm needs less than 2 messages, 1.5 n sent, 0.75 n added" in out
+    assert all(name in out for name in lwcc.algorithms("allreduce"))
+
+
+def test_plan_draws_one_rank_with_the_lines_that_wrote_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", f"{EXAMPLES}/ring.py:ring", "-p", "3", "--rank", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "allreduce: rank 2 of 3, 3 chunks, 4 rounds" in out
+    assert re.search(r"step 1: recv_reduce chunk 1 from rank 1 +ring\.py:\d+", out)
+
+
+def test_plan_writes_a_drawing_with_an_arrow_for_each_message(tmp_path: Path) -> None:
+    for name, messages in (("ring", 4 * 6), ("hierarchical", 16), ("swing", 24)):
+        file = tmp_path / f"{name}.svg"
+        assert main(["plan", f"{EXAMPLES}/{name}.py:{name}", "-p", "4", "--per-node", "2", "--svg", str(file)]) == 0
+        tree = ElementTree.parse(file)
+        arrows = [e for e in tree.iter("{http://www.w3.org/2000/svg}line") if "marker-end" in e.attrib]
+        assert len(arrows) == messages, name
+        width, height = (float(tree.getroot().attrib[key]) for key in ("width", "height"))
+        assert all(0 <= float(e.attrib[x]) <= width for e in arrows for x in ("x1", "x2"))
+        assert all(0 <= float(e.attrib[y]) <= height for e in arrows for y in ("y1", "y2"))
+
+
+def test_algos_prices_for_other_ranks_and_wires(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["algos", "broadcast", "-p", "5", "--model", "50,8,0"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if "binomial" in line and "broadcast" in line)
+    assert "any p" in line
+
+
+def test_estimates_are_those_of_the_model() -> None:
+    model = (1e-6, 1e-9, 0.5e-9)
+    for name, work in (("ring", (14, 1.75, 0.875)), ("recursive_doubling", (3, 3.0, 3.0))):
+        plans = BuiltIn("allreduce", name).plans(8)
+        expected = pricing.seconds(work, 1 << 20, model)
+        assert pricing.finish(plans, 1 << 20, model) == pytest.approx(expected, rel=0.1), name
+    for collective in lwcc.ops.COLLECTIVE_NAMES:
+        for name in lwcc.algorithms(collective):
+            for size in (2, 5, 8):
+                least = pricing.seconds(pricing.bound(collective, size), 1 << 20, model)
+                plans = BuiltIn(collective, name).plans(size)
+                assert pricing.finish(plans, 1 << 20, model) >= 0.999 * least, (collective, name, size)
+
+
+def test_check_says_what_is_wrong_by_its_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", f"{EXAMPLES}/ring.py:ring", "allgather=bruck", "-p", "2-5,9", "--real", "none"]) == 0
+    assert capsys.readouterr().out.count("right for p = 2-5, 9 (") == 2
+    file = tmp_path / "wrong.py"
+    file.write_text((EXAMPLES / "circulant.py").read_text().replace("chunk=rank, count", "chunk=rank + 1, count"))
+    assert main(["check", f"{file}:circulant", "--real", "none"]) == 1
+    assert main(["check", f"{EXAMPLES}/ring.py:ring", "-p", "2-", "--real", "none"]) == 2
 
 
 def test_verify_proves_every_algorithm(capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,7 +94,7 @@ def test_verify_proves_every_algorithm(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_unknown_names_are_errors_with_a_list(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "allreduce", "nonsense", "0", "4"]) == 2
+    assert main(["plan", "allreduce=nonsense", "-p", "4"]) == 2
     assert main(["algos", "allsum"]) == 2
     assert "known: allreduce, broadcast" in capsys.readouterr().err
 

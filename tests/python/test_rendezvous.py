@@ -28,7 +28,7 @@ def test_the_launcher_goes_before_all_others() -> None:
     ("variables", "scheme"),
     [
         ({"RANK": "2", "WORLD_SIZE": "4"}, "master"),
-        ({"RANK": "2", "WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "x"}, "torchelastic"),
+        ({"RANK": "2", "WORLD_SIZE": "4", "TORCHELASTIC_USE_AGENT_STORE": "True"}, "torchelastic"),
         ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"}, "master"),
         ({"PMI_RANK": "2", "PMI_SIZE": "4"}, "master"),
         ({"SLURM_STEP_ID": "0", "SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "4"}, "master"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from training import DOUBLE, SINGLE, Choosing, batch, close, mine, net, one_proc
 import lwcc
 import lwcc_torch as hvd
 from lwcc.memory import is_registered
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "algorithms"
 
 
 def compare(rank: int, size: int, make: Any, dtype: torch.dtype = torch.float64, **options: Any) -> None:
@@ -48,6 +51,13 @@ def case_small_buckets_groups_predivision_and_fused_steps_change_nothing(rank: i
     compare(rank, size, lambda p: torch.optim.Adam(p, lr=0.01, foreach=True))
     compare(rank, size, lambda p: torch.optim.AdamW(p, lr=0.01, fused=True))
     compare(rank, size, lambda p: torch.optim.SGD([{"params": list(p)[::2]}], lr=0.01))
+
+
+def case_an_algorithm_in_python_or_built_in_changes_nothing(rank: int, size: int) -> None:
+    compare(rank, size, sgd, algorithm=f"{EXAMPLES}/swing.py:swing")
+    compare(rank, size, sgd, algorithm="ring")
+    with lwcc.use(f"{EXAMPLES}/circulant.py:circulant"):
+        compare(rank, size, sgd, bucket_bytes=700)
 
 
 def case_lists_of_parameters_are_reduced_together(rank: int, size: int) -> None:

@@ -130,6 +130,9 @@ def case_a_dropped_optimizer_takes_its_hooks_along(rank: int, size: int) -> None
 
 
 def case_wrong_arguments_are_refused(rank: int, size: int) -> None:
+    raises(TypeError, "Optimizer Linear", lambda: hvd.DistributedOptimizer(torch.nn.Linear(2, 2)))
+    raises(TypeError, "Linear state_dict", lambda: hvd.broadcast_parameters(torch.nn.Linear(2, 2)))
+    raises(TypeError, "process_set=1", lambda: hvd.allreduce(torch.ones(2), process_set=1))
     model = net()
     wrap = lambda **kw: hvd.DistributedOptimizer(sgd(model.parameters()), **kw)  # noqa: E731
     names = list(model.named_parameters())

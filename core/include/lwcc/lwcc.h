@@ -112,7 +112,7 @@ typedef struct {
   double prescale, postscale; /* multiply before and after the reduction; 1.0 = none; floating types only */
   int32_t priority;           /* higher goes first among the ready ones */
   int32_t blocking;           /* 1: the caller waits at once, so the coordination thread is not woken for it */
-  const char *algorithm;      /* borrowed for the call; NULL = selected */
+  const char *algorithm;      /* borrowed for the call; NULL = see lwcc_use, else selected */
   /* For C users only (Python leaves them NULL). allocate: called on the driving thread when the output's size is
    * known; returns memory for nbytes that outlives the ticket, or NULL to fail the request. done: called once on the
    * driving thread when the ticket is complete; must not block and must not call lwcc_wait. */
@@ -131,6 +131,8 @@ int lwcc_submit_join(int32_t process_set, lwcc_ticket *ticket_out);
 int lwcc_poll(lwcc_ticket ticket); /* LWCC_OK, LWCC_PENDING or the request's failure */
 /* Wait, driving the engine if nobody else does. timeout_s < 0: no limit. LWCC_ERR_TIMEOUT leaves the ticket pending. */
 int lwcc_wait(lwcc_ticket ticket, double timeout_s);
+/* As lwcc_wait, but leave all work to the coordination thread: for a thread that must not take time from others. */
+int lwcc_sleep(lwcc_ticket ticket, double timeout_s);
 typedef struct {
   void *output;            /* the request's, or the library's, which lwcc_release frees unless taken */
   size_t nbytes;           /* of output */
@@ -147,6 +149,12 @@ void lwcc_release(lwcc_ticket ticket); /* once per ticket, pending or done; a pe
 /* ---- process sets: a collective call over all ranks, same arguments ---- */
 int lwcc_set_add(const int32_t *ranks, int32_t n, int32_t *set_out);
 int lwcc_set_remove(int32_t set);
+/* A set made by its members alone: the first of them offers, hands the text (printable, at most cap - 1 bytes) to the
+ * others by any means, and then every member accepts, the first one too, under one number from LWCC_SETS_OWN to 65535
+ * that no other set has. It may be used when all members have accepted. */
+enum { LWCC_SETS_OWN = 32768 };
+int lwcc_set_offer(const int32_t *ranks, int32_t n, char *offer_out, size_t cap);
+int lwcc_set_accept(int32_t set, const int32_t *ranks, int32_t n, const char *offer);
 int lwcc_set_info(int32_t set, int32_t *rank_out, int32_t *size_out); /* rank -1: not a member */
 
 /* ---- raw collectives: blocking, in program order, same order on every rank of the set; counts in elements ---- */
@@ -156,8 +164,6 @@ int lwcc_raw_allgather(const void *input, void *output, int64_t count, int32_t d
 int lwcc_raw_reducescatter(const void *input, void *output, int64_t count, int32_t dtype, int32_t op, int32_t set);
 int lwcc_raw_alltoall(const void *input, void *output, int64_t count, int32_t dtype, int32_t set);
 int lwcc_raw_barrier(int32_t set);
-/* Force one algorithm for the raw calls of this process (same on all ranks); NULL or "" = select. */
-int lwcc_raw_algorithm(int32_t collective, const char *name);
 
 /* ---- registered memory: 64-byte aligned, zeroed, mapped by every rank of the node ---- */
 void *lwcc_alloc(size_t nbytes); /* NULL on failure (lwcc_error) or before join */
@@ -180,6 +186,34 @@ const char *lwcc_algorithm_about(int32_t collective, const char *name);
 int lwcc_algorithm_verify(int32_t collective, const char *name, int32_t size);
 /* Write the text picture of one rank's plan; returns the length needed without the end, or a negative status. */
 int64_t lwcc_algorithm_print(int32_t collective, const char *name, int32_t rank, int32_t size, char *out, size_t cap);
+
+/* One rank's plan as bytes (plan/codec.h), to be read by other programs or given to lwcc_algorithm_define; returns the
+ * bytes needed, or a negative status. */
+int64_t lwcc_algorithm_encode(int32_t collective, const char *name, int32_t rank, int32_t size, void *out, size_t cap);
+
+/* ---- algorithms of the caller: plans or plugins ---- */
+typedef struct {
+  const char *name; /* at most 47 bytes; NULL: prove and price only. Borrowed for the call, as all that follows */
+  int32_t size;
+  const void *const *plans; /* [size]: each rank's plan as bytes, all of one collective */
+  const size_t *nbytes;     /* [size] */
+} lwcc_definition;
+typedef struct {
+  int32_t rounds;
+  double sent, reduced; /* by the busiest rank, in units of the payload */
+  char name[64];        /* the name with the plans' fingerprint, as negotiation and messages have it */
+} lwcc_defined;
+/* Prove the plans; with a name they are from now on an algorithm for sets of exactly `size` ranks. A later definition
+ * of the name goes first. LWCC_ERR_PLAN names rank, step and chunk; LWCC_ERR_PROTOCOL: no plans. */
+int lwcc_algorithm_define(const lwcc_definition *d, lwcc_defined *out);
+/* Load a shared object made with plan.h (its end says how); its algorithms are then known by name, and are proved for
+ * the number of ranks that first wants them. LWCC_ERR_INVALID if it is none. */
+int lwcc_plugin_load(const char *path);
+/* From now on the calls of the set, named and raw, that name no algorithm use this one; NULL: selected again.
+ * Collective over the set, and agreed by it: LWCC_ERR_MISMATCH on every rank if the ranks give different ones. */
+int lwcc_use(int32_t set, int32_t collective, const char *name);
+/* Where a rank runs: the lowest rank of its node, and its index there. */
+int lwcc_get_place(int32_t rank, int32_t *node_out, int32_t *local_rank_out);
 
 /* ---- counters since join ---- */
 typedef struct {

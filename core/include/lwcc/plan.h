@@ -21,6 +21,7 @@
 
 typedef struct lwcc_plan lwcc_plan;
 
+#pragma GCC visibility push(default) /* for plugins */
 /* Steps. chunk .. chunk + n - 1, no wrap. Errors (peer or chunk out of range, peer == rank) are kept in the plan and
  * reported when it is finished, so an author need not check. */
 void lwcc_plan_send(lwcc_plan *p, int peer, int chunk, int n);        /* from D (alltoall: from IN) */
@@ -39,6 +40,7 @@ void lwcc_plan_fold(lwcc_plan *p, int chunk, int owner);
 void lwcc_plan_end_round(lwcc_plan *p);
 
 int lwcc_mod(int a, int m); /* never negative */
+#pragma GCC visibility pop
 
 /* The descriptor that ends an algorithm's file. Its symbol is lwcc_algo_<file name>; the build finds it by that name.
  */
@@ -50,4 +52,14 @@ typedef struct {
   void (*build)(lwcc_plan *p, int rank, int size);
   const char *about; /* rounds, bytes, ranks, source */
 } lwcc_algo;
+
+/* A plugin is a shared object of such files and one table of their descriptors, ended by a NULL name. It links against
+ * nothing: the process that loads it has the verbs. `lwcc plugin build mine.c` writes the table and compiles both; by
+ * hand: LWCC_PLUGIN_TABLE = {{"mine", &lwcc_algo_allreduce_mine}, {0}}; and cc -shared -fPIC. */
+typedef struct {
+  const char *name;
+  const lwcc_algo *algo;
+} lwcc_plugin_entry;
+#define LWCC_PLUGIN_SYMBOL_NAME "lwcc_plugin_v1" /* the number changes with this header's structures */
+#define LWCC_PLUGIN_TABLE const lwcc_plugin_entry lwcc_plugin_v1[]
 #endif

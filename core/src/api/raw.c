@@ -1,29 +1,17 @@
 /* Raw collectives: unnamed, blocking, in program order. Over shared memory they run on the caller's thread with an area
- * of their own; the background thread, asleep, notices a death and interrupts them. Over a wire the caller drives. */
+ * of their own; the background thread, asleep, notices a death and interrupts them. Over a wire the engine runs
+ * them (coord/lane.c). */
 #include <sched.h>
 #include <string.h>
 
 #include "api/ctx.h"
 #include "exec/coll.h"
 #include "os/clock.h"
-#include "os/cpu.h"
 #include "os/mem.h"
 #include "os/status.h"
 #include "plan/ir.h"
 
-enum { LOOK = 1000 };
 #define LEFT_GRACE_NS UINT64_C(2000000000)
-
-static char forced[LWCC_COLLECTIVES][ALGORITHM_CAP]; /* lwcc_raw_algorithm; not while raw calls run */
-
-int lwcc_raw_algorithm(int32_t collective, const char *name) {
-  if (collective < 0 || collective >= LWCC_COLLECTIVES)
-    return os_fail(LWCC_ERR_INVALID, "lwcc_raw_algorithm: collective %d is unknown", collective);
-  if (name && name[0] && strcmp(name, "shm") != 0 && !algo_find(collective, name))
-    return os_fail(LWCC_ERR_INVALID, "no %s algorithm \"%.60s\"", collective_name(collective), name);
-  os_copy_text(forced[collective], ALGORITHM_CAP, name ? name : "");
-  return LWCC_OK;
-}
 
 /* ---- over shared memory ---- */
 
@@ -50,55 +38,17 @@ static int aborted(void *arg) {
   return atomic_load(&w->ps->left) >= 0 ? has_left(w) : LWCC_OK;
 }
 
-/* ---- over a wire ---- */
-
-static int turn_until_done(engine *e, watch *w, exec_op *op) {
-  int64_t idle = 0;
-  for (;;) {
-    bool progress = false;
-    int st = exec_step(op, &progress);
-    if (st == LWCC_ERR_PEER_LOST && atomic_load(&w->ps->left) >= 0) return lost_member(w->ps);
-    if (st != LWCC_PENDING) return st;
-    progress |= engine_turn(e);
-    TRY(ctx_alive(e));
-    idle = progress ? 0 : idle + 1;
-    if (idle < e->spins)
-      cpu_pause();
-    else if (idle)
-      sched_yield();
-    if (idle % LOOK == LOOK - 1) TRY(aborted(w));
-  }
-}
-
-static void count_call(engine *e) { /* under the engine's or the set's lock: a call in two sets at once may be lost */
+static void count_call(engine *e) { /* under the set's lock: of calls in two sets at once one may be lost */
   uint64_t n = atomic_load_explicit(&e->raw_calls, memory_order_relaxed);
   atomic_store_explicit(&e->raw_calls, n + 1, memory_order_relaxed);
-}
-
-static int run_wire(engine *e, pset *ps, const coll_args *a) {
-  watch w = {.e = e, .ps = ps};
-  exec_op *op;
-  const char *name = forced[a->collective];
-  engine_lock(e);
-  count_call(e);
-  int st = ctx_alive(e);
-  if (st >= 0 && ps->raw_broken) st = lost_member(ps);
-  if (st >= 0) st = exec_start(&ps->raw, a, name[0] ? name : NULL, pset_tag(ps, ++ps->raw_tag), &op);
-  if (st >= 0) {
-    st = turn_until_done(e, &w, op);
-    ps->raw_broken |= st < 0;
-    exec_free(op);
-  }
-  engine_unlock(e);
-  return st;
 }
 
 static int run(const coll_args *a, int set) {
   pset *ps;
   engine *e = ctx_member(set, &ps);
   if (!e) return ps ? LWCC_ERR_INVALID : lwcc_initialized() ? LWCC_ERR_INVALID : LWCC_ERR_SHUTDOWN;
-  const char *name = forced[a->collective];
-  if (!ps->raw_shm || (name[0] && strcmp(name, "shm") != 0)) return run_wire(e, ps, a);
+  const char *name = ps->chosen[a->collective];
+  if (!ps->raw_shm || (name && strcmp(name, "shm") != 0)) return raw_run(e, ps, a, name);
   TRY(ctx_alive(e));
   watch w = {.e = e, .ps = ps};
   while (atomic_exchange_explicit(&ps->raw_lock, 1, memory_order_acquire)) sched_yield(); /* pairs with the release */

@@ -9,7 +9,7 @@
 #include "os/clock.h"
 #include "os/mem.h"
 #include "os/status.h"
-#include "plan/ir.h"
+#include "plan/defined.h"
 
 typedef struct {
   engine *e;
@@ -102,11 +102,15 @@ static int check_place(const lwcc_request *a, const engine *e, const pset *ps) {
   return check_splits(a, ps);
 }
 
-static int check_algorithm(const lwcc_request *a) {
-  if (!a->algorithm || !a->algorithm[0] || strcmp(a->algorithm, "shm") == 0) return LWCC_OK;
-  if (strlen(a->algorithm) < ALGORITHM_CAP && algo_find(a->collective, a->algorithm)) return LWCC_OK;
-  return os_fail(LWCC_ERR_INVALID, "\"%s\": no %s algorithm \"%.60s\"; `lwcc algos` lists them", a->name,
-                 collective_name(a->collective), a->algorithm);
+/* What the request names, else what the set uses; NULL: selected when it runs. A set of one needs none. */
+static int find_algorithm(const lwcc_request *a, const pset *ps, const char **out) {
+  *out = NULL;
+  if (!a->algorithm || !a->algorithm[0]) {
+    *out = ps->chosen[a->collective];
+    return LWCC_OK;
+  }
+  int st = ps->size == 1 ? LWCC_OK : algo_resolve(a->collective, a->algorithm, ps->size, out);
+  return st == LWCC_ERR_INVALID ? os_fail(st, "\"%s\": %s", a->name, os_error()) : st;
 }
 
 static int check(const lwcc_request *a, const engine *e, pset **ps_out) {
@@ -122,7 +126,6 @@ static int check(const lwcc_request *a, const engine *e, pset **ps_out) {
     return os_fail(LWCC_ERR_INVALID, "\"%s\": rank %d is no member of process set %d", a->name, e->rank, ps->id);
   TRY(check_shape(a));
   TRY(check_op(a));
-  TRY(check_algorithm(a));
   *ps_out = ps;
   return check_place(a, e, ps);
 }
@@ -131,7 +134,9 @@ static int fill(void *arg, int index, request *r) {
   submission *s = arg;
   const lwcc_request *a = &s->requests[index];
   pset *ps = NULL;
+  const char *algorithm;
   TRY(check(a, s->e, &ps));
+  TRY(find_algorithm(a, ps, &algorithm));
   int reduces = a->collective == LWCC_ALLREDUCE || a->collective == LWCC_REDUCESCATTER;
   signature sig = {.collective = a->collective,
                    .dtype = a->dtype,
@@ -143,7 +148,7 @@ static int fill(void *arg, int index, request *r) {
                    .prescale = a->prescale,
                    .postscale = a->postscale};
   if (a->ndim) memcpy(sig.shape, a->shape, (size_t)a->ndim * sizeof *a->shape);
-  if (a->algorithm) os_copy_text(sig.algorithm, sizeof sig.algorithm, a->algorithm);
+  if (algorithm) os_copy_text(sig.algorithm, sizeof sig.algorithm, algorithm);
   if (a->splits) {
     sig.splits = (int64_t *)(uintptr_t)a->splits; /* borrowed: copied below */
     sig.nsplits = ps->size;
@@ -212,15 +217,28 @@ int lwcc_poll(lwcc_ticket t) {
   return report(r, request_status(r));
 }
 
-int lwcc_wait(lwcc_ticket t, double timeout_s) {
+static int wait_for(lwcc_ticket t, double timeout_s, int (*wait)(engine *e, request *r, uint64_t deadline_ns)) {
   engine *e;
   request *r = lookup(t, &e);
   if (!r) return e ? LWCC_ERR_INVALID : LWCC_ERR_SHUTDOWN;
-  int st = engine_wait(e, r, timeout_s < 0 ? 0 : clock_deadline(timeout_s));
+  int st = wait(e, r, timeout_s < 0 ? 0 : clock_deadline(timeout_s));
   if (st == LWCC_PENDING)
-    return os_fail(LWCC_ERR_TIMEOUT, "\"%s\" is still pending after the %g s that this wait allows", r->name,
-                   timeout_s);
+    return os_fail(LWCC_ERR_TIMEOUT, "\"%s\" is still pending at the end of the time that this wait allows", r->name);
   return report(r, st);
+}
+
+int lwcc_wait(lwcc_ticket t, double timeout_s) {
+  return wait_for(t, timeout_s, engine_wait);
+}
+
+static int sleep_for(engine *e, request *r, uint64_t deadline_ns) {
+  engine_kick(e); /* it may have been submitted as blocking */
+  request_sleep(r, deadline_ns);
+  return request_status(r);
+}
+
+int lwcc_sleep(lwcc_ticket t, double timeout_s) {
+  return wait_for(t, timeout_s, sleep_for);
 }
 
 int lwcc_get_result(lwcc_ticket t, lwcc_result *out) {

@@ -1,4 +1,6 @@
-/* Process sets are made together by all ranks, through named requests of the world. */
+/* Process sets are made together by all ranks, through named requests of the world; or by their members alone, who hand
+ * one another a text. */
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,11 +85,8 @@ static int share_area(const proposal *p, void **area_out, uint8_t **own_out) {
   return LWCC_OK;
 }
 
-static int install(const proposal *p, int id) {
+static int install(const proposal *p, int id, void *area, uint8_t *own) {
   pset *ps;
-  void *area;
-  uint8_t *own;
-  TRY(share_area(p, &area, &own));
   TRY(pset_create(id, p->ranks, p->n, p->e->rank, &ps));
   ps->area = own;
   engine_lock(p->e);
@@ -119,22 +118,27 @@ static int check_ranks(proposal *p) {
   return LWCC_OK;
 }
 
-static int add(proposal *p, int32_t *set_out) {
+static int add(proposal *p, void *arg) {
+  int32_t *set_out = arg;
   char name[NAME_CAP];
   int64_t id = 0;
+  void *area;
+  uint8_t *own;
   TRY(check_ranks(p));
   for (pset *ps = engine_set(p->e, 0); ps; ps = ps->next)
-    if (ps->id >= id) id = ps->id + 1;
+    if (ps->id >= id && ps->id < LWCC_SETS_OWN) id = ps->id + 1;
   snprintf(name, sizeof name, "lwcc.set_add.%.400s", p->text);
   TRY(reduce_number(name, LWCC_MAX, &id));
-  TRY(install(p, (int)id));
+  TRY(share_area(p, &area, &own));
+  TRY(install(p, (int)id, area, own));
   snprintf(name, sizeof name, "lwcc.set_ready.%.400s", p->text);
   TRY(reduce_number(name, LWCC_MAX, &id)); /* nobody uses the set before everybody has it */
   *set_out = (int32_t)id;
   return LWCC_OK;
 }
 
-int lwcc_set_add(const int32_t *ranks, int32_t n, int32_t *set_out) {
+/* Run work on the sorted ranks, one at a time per rank. */
+static int with_proposal(const int32_t *ranks, int32_t n, int (*work)(proposal *p, void *arg), void *arg) {
   engine *e = ctx_engine();
   void *sorted;
   if (!e) return LWCC_ERR_SHUTDOWN;
@@ -143,10 +147,71 @@ int lwcc_set_add(const int32_t *ranks, int32_t n, int32_t *set_out) {
   memcpy(sorted, ranks, (size_t)n * sizeof *ranks);
   proposal p = {.e = e, .n = n, .ranks = sorted};
   pthread_mutex_lock(&making);
-  int st = add(&p, set_out);
+  int st = work(&p, arg);
   pthread_mutex_unlock(&making);
   free(sorted);
   return st;
+}
+
+int lwcc_set_add(const int32_t *ranks, int32_t n, int32_t *set_out) {
+  return with_proposal(ranks, n, add, set_out);
+}
+
+/* ---- by the members alone ---- */
+
+typedef struct {
+  char *text;
+  size_t cap;
+} offer_out;
+
+static int offer(proposal *p, void *arg) {
+  const offer_out *out = arg;
+  area_handle h = {0};
+  TRY(check_ranks(p));
+  const size_t size = 2 * shm_area_bytes(p->n);
+  uint8_t *own = one_node(p) ? lwcc_alloc(size) : NULL;
+  h.ok = own && node_find(p->e->nd, own, size, &h.region, &h.offset);
+  if (own && !h.ok) lwcc_free(own);
+  int n = snprintf(out->text, out->cap, "%d %" PRIu64 " %" PRIu32 " %" PRIu64, p->e->rank, h.ok, h.region, h.offset);
+  return n < (int)out->cap ? LWCC_OK : os_fail(LWCC_ERR_INVALID, "lwcc_set_offer: the text needs %d bytes", n + 1);
+}
+
+int lwcc_set_offer(const int32_t *ranks, int32_t n, char *offer_text, size_t cap) {
+  offer_out out = {offer_text, cap};
+  return with_proposal(ranks, n, offer, &out);
+}
+
+typedef struct {
+  int32_t set;
+  const char *text;
+} acceptance;
+
+static void *offered_area(const proposal *p, int rank, const area_handle *h) {
+  const node *nd = p->e->nd;
+  for (int i = 0; nd && i < node_size(nd); i++)
+    if (node_ranks(nd)[i] == rank) return node_map(nd, i, h->region, h->offset, 2 * shm_area_bytes(p->n));
+  return NULL;
+}
+
+static int accept_offer(proposal *p, void *arg) {
+  const acceptance *a = arg;
+  area_handle h;
+  int rank;
+  if (a->set < LWCC_SETS_OWN || a->set > UINT16_MAX || engine_set(p->e, a->set))
+    return os_fail(LWCC_ERR_INVALID, "lwcc_set_accept: number %d; expected a new one, %d to %d", a->set, LWCC_SETS_OWN,
+                   UINT16_MAX);
+  TRY(check_ranks(p));
+  if (sscanf(a->text, "%d %" SCNu64 " %" SCNu32 " %" SCNu64, &rank, &h.ok, &h.region, &h.offset) != 4)
+    return os_fail(LWCC_ERR_INVALID, "lwcc_set_accept: \"%.60s\" is no text of lwcc_set_offer", a->text);
+  void *area = h.ok ? offered_area(p, rank, &h) : NULL;
+  if (h.ok && !area)
+    return os_fail(LWCC_ERR_SYSTEM, "process set %s: the memory of rank %d is not mapped", p->text, rank);
+  return install(p, a->set, area, rank == p->e->rank ? area : NULL);
+}
+
+int lwcc_set_accept(int32_t set, const int32_t *ranks, int32_t n, const char *offer_text) {
+  acceptance a = {set, offer_text};
+  return with_proposal(ranks, n, accept_offer, &a);
 }
 
 int lwcc_set_remove(int32_t set) {

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "channel/connect.h"
@@ -72,10 +73,21 @@ static int name_self(bootstrap *b) {
   return sock_own_address(e->target.address, sizeof e->target.address);
 }
 
+/* Three sockets for each rank, two of a mate, and its regions; the limit that shells set is often lower than need be.
+ */
+static void want_descriptors(int size) {
+  struct rlimit limit;
+  rlim_t enough = 256 + 4 * (rlim_t)size;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= enough) return;
+  limit.rlim_cur = enough < limit.rlim_max ? enough : limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit); /* a wish: what does not suffice is told where it fails */
+}
+
 int bootstrap_open(const lwcc_job *job, bootstrap **out) {
   if (job->size < 1 || job->rank < 0 || job->rank >= job->size || !job->secret)
     return os_fail(LWCC_ERR_INVALID, "open: rank %d of %d ranks; expected 0 <= rank < size and a secret", job->rank,
                    job->size);
+  want_descriptors(job->size);
   bootstrap *b;
   TRY(mem_zeroed(1, sizeof *b, (void **)&b));
   memcpy(b->secret, job->secret, sizeof b->secret);
@@ -202,6 +214,7 @@ static int connect_everybody(joining *j) {
 
 static int make_links(joining *j, transport_link **links_out) {
   int me = j->b->job.rank, index = 0;
+  double limit_s = env_real(ENV_PEER_TIMEOUT);
   for (int i = 0; i < j->b->job.size; i++) {
     int *fds = j->fds[i];
     bool mate = index < j->parts.size && j->mates[index] == i;
@@ -209,6 +222,7 @@ static int make_links(joining *j, transport_link **links_out) {
       TRY(transport_shm_open(i, share_rings(&j->parts, index), me > i, fds[SOCKET_RING], &links_out[i]));
       fds[SOCKET_RING] = -1;
     } else if (i != me) {
+      sock_watch_tcp(fds[LINK_CONTROL], limit_s); /* the others may stay full as long as a rank is busy elsewhere */
       TRY(transport_tcp_open(i, fds, &links_out[i]));
       for (int k = 0; k < SOCKET_RING; k++) fds[k] = -1;
     }
@@ -233,6 +247,7 @@ static void identify(const joining *j, rank_identity *ids_out) {
     os_copy_text(id->host, sizeof id->host, j->ends[i].host);
     for (int k = 0; k < size; k++) {
       if (j->group[k] != j->group[i]) continue;
+      if (!id->local_size) id->node = k;
       id->local_rank += k < i;
       id->local_size++;
     }

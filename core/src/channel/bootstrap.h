@@ -9,6 +9,7 @@ typedef struct bootstrap bootstrap; /* listening sockets and this rank's identit
 
 typedef struct {
   int local_rank, local_size, cross_rank, cross_size;
+  int node; /* the lowest rank there */
   char host[64];
   int pid;
 } rank_identity;

@@ -6,6 +6,7 @@
  * All connections advance together in one poll loop, each with a deadline of its own, so a stranger delays nobody. */
 #include "channel/connect.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -49,7 +50,7 @@ typedef struct {
 typedef struct {
   const connect_spec *spec;
   conn *conns;          /* first the outgoing ones, then STRANGERS incoming ones */
-  struct pollfd *polls; /* nconns + 2 */
+  struct pollfd *polls; /* nconns + 2; the first two are the listeners', then those of the conns in use, in order */
   int noutgoing, nconns;
   char problem[160]; /* the latest, for the timeout's text */
 } meeting;
@@ -223,27 +224,35 @@ static int accept_one(meeting *m, int listener) {
   return LWCC_OK;
 }
 
-static int one_turn(meeting *m) {
-  struct pollfd *p = m->polls;
-  p[m->nconns] = (struct pollfd){.fd = m->spec->tcp_listener, .events = POLLIN};
-  p[m->nconns + 1] = (struct pollfd){.fd = m->spec->unix_listener, .events = POLLIN};
+/* Only what is in use: poll takes no more entries than the process may have descriptors. */
+static nfds_t list_polls(meeting *m) {
+  nfds_t n = 0;
+  m->polls[n++] = (struct pollfd){.fd = m->spec->tcp_listener, .events = POLLIN};
+  m->polls[n++] = (struct pollfd){.fd = m->spec->unix_listener, .events = POLLIN};
   for (int i = 0; i < m->nconns; i++) {
     conn *c = &m->conns[i];
     if (c->state == RESTING && clock_ns() >= c->until_ns) begin(m, c);
-    p[i] = (struct pollfd){.fd = c->fd, .events = c->state == CONNECTING ? POLLOUT : POLLIN};
+    if (c->state > RESTING)
+      m->polls[n++] = (struct pollfd){.fd = c->fd, .events = c->state == CONNECTING ? POLLOUT : POLLIN};
   }
-  poll(p, (nfds_t)m->nconns + 2, TURN_MS);
-  for (int i = 0; i < m->nconns; i++) {
+  return n;
+}
+
+static int one_turn(meeting *m) {
+  nfds_t n = list_polls(m), at = 2;
+  if (poll(m->polls, n, TURN_MS) < 0 && errno != EINTR)
+    return os_fail(LWCC_ERR_SYSTEM, "join: poll of %d descriptors failed (%s); see ulimit -n", (int)n, strerror(errno));
+  for (int i = 0; i < m->nconns && at < n; i++) {
     conn *c = &m->conns[i];
     if (c->state <= RESTING) continue;
-    if (p[i].revents) {
+    if (m->polls[at++].revents) {
       advance(m, c);
     } else if (clock_ns() >= c->until_ns) {
       give_up(m, c, "a peer did not answer in time");
     }
   }
-  int code = p[m->nconns].revents ? accept_one(m, m->spec->tcp_listener) : LWCC_OK;
-  if (code >= 0 && p[m->nconns + 1].revents) code = accept_one(m, m->spec->unix_listener);
+  int code = m->polls[0].revents ? accept_one(m, m->spec->tcp_listener) : LWCC_OK;
+  if (code >= 0 && m->polls[1].revents) code = accept_one(m, m->spec->unix_listener);
   return code;
 }
 

@@ -5,7 +5,7 @@
 
 #include "channel/channel.h"
 
-enum { CONTROL_MAX = 16 << 20 }; /* bytes of a control message */
+enum { CONTROL_MAX = 256 << 20 }; /* bytes of a control message */
 
 typedef struct {
   uint32_t magic, tag;

@@ -36,6 +36,7 @@ typedef struct block { /* of one region, in order of offset, without gaps */
 } block;
 
 typedef struct {
+  int pid;
   int fd;         /* service socket; -1: me, or the peer is gone */
   region_msg msg; /* arriving */
   size_t got;
@@ -50,7 +51,8 @@ struct node {
   uint8_t *segment, *area;
   size_t segment_nbytes, area_nbytes;
   uint32_t nregions; /* mine */
-  bool refused;      /* a peer could not map my latest region */
+  bool peeks;
+  bool refused; /* a peer could not map my latest region */
   block *blocks[REGIONS];
   member members[];
 };
@@ -83,10 +85,12 @@ int node_create(const node_parts *parts, node **out) {
   nd->cores = parts->cores;
   nd->segment = parts->segment;
   nd->segment_nbytes = parts->segment_nbytes;
+  nd->peeks = parts->segment && parts->peeks;
   nd->area = share_area(parts, &nd->area_nbytes);
   for (int i = 0; i < nd->size; i++) {
     nd->members[i].fd = parts->service ? parts->service[i] : -1;
     nd->members[i].passed = -1;
+    if (nd->peeks) nd->members[i].pid = share_pid(parts, i);
   }
   int code = mem_zeroed(n, sizeof *nd->ranks, (void **)&nd->ranks);
   if (code < 0) {
@@ -309,4 +313,12 @@ void *node_map(const node *nd, int index, uint32_t id, uint64_t offset, size_t n
   uint8_t *base = atomic_load_explicit(&r->base, memory_order_acquire); /* pairs with the release in publish */
   if (!base || offset > r->nbytes || n > r->nbytes - offset) return NULL;
   return base + offset;
+}
+
+bool node_peeks(const node *nd) {
+  return nd->peeks;
+}
+
+int node_peek(const node *nd, int index, void *to, uint64_t address, size_t n) {
+  return mem_peek(nd->members[index].pid, to, address, n);
 }

@@ -74,7 +74,7 @@ int park_finish_head(lane *l) {
 }
 
 static int replace_head(lane *l) {
-  chan_io *io = l->head, *copy;
+  chan_io *io = l->head, *copy = NULL;
   TRY(make_parked(io->nbytes, io->tag, &copy));
   if (io->nbytes) memcpy(copy->buf, io->buf, io->nbytes); /* a receive needs it not, a send does */
   copy->done = io->done;

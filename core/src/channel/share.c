@@ -20,6 +20,8 @@ typedef struct { /* written before a message on the socket, read after it: the k
   _Atomic uint64_t echo;
   uint64_t mask[CPU_MASK_WORDS];
   int64_t quota;
+  int64_t pid;
+  uint64_t secret_at; /* where its process keeps the word, for the others to find by mem_peek */
 } member_slot;
 
 typedef struct {
@@ -57,11 +59,18 @@ uint8_t *share_area(const node_parts *parts, size_t *nbytes_out) {
   return parts->segment ? parts->segment + head_bytes(parts->size) + rings_bytes(parts->size) : NULL;
 }
 
-static void fill_slot(const node_parts *parts, uint64_t word) {
+int share_pid(const node_parts *parts, int index) {
+  return (int)((segment_head *)parts->segment)->members[index].pid;
+}
+
+static void fill_slot(const node_parts *parts, const uint64_t *word_at) {
+  uint64_t word = *word_at;
   segment_head *head = (segment_head *)parts->segment;
   member_slot *slot = &head->members[parts->me];
   cpu_mask(slot->mask);
   slot->quota = cpu_quota();
+  slot->pid = getpid();
+  slot->secret_at = (uintptr_t)word_at;
   /* release: pairs with the acquire in count_cores and the leader's check */
   atomic_store_explicit(&slot->echo, word + (uint64_t)parts->me + 1, memory_order_release);
 }
@@ -91,14 +100,14 @@ static void say_why(share_msg *m) {
   os_copy_text(m->why, sizeof m->why, os_error());
 }
 
-static int make_segment(node_parts *parts, uint64_t word, int *fd_out) {
+static int make_segment(node_parts *parts, const uint64_t *word, int *fd_out) {
   size_t touched = head_bytes(parts->size) + rings_bytes(parts->size);
   TRY(mem_segment_probe(touched));
   TRY(mem_segment_create("lwcc-node", parts->segment_nbytes, fd_out));
   void *p;
   TRY(mem_segment_map(*fd_out, parts->segment_nbytes, &p));
   parts->segment = p;
-  atomic_store_explicit(&((segment_head *)p)->word, word, memory_order_release);
+  atomic_store_explicit(&((segment_head *)p)->word, *word, memory_order_release);
   fill_slot(parts, word);
   return LWCC_OK;
 }
@@ -121,12 +130,43 @@ static int collect(const node_parts *parts, uint64_t word, share_msg *verdict) {
   return LWCC_OK;
 }
 
+/* Whether I can read the memory of every other: by finding the word where it says that it keeps it. */
+static bool can_peek(const node_parts *parts, uint64_t word) {
+  for (int i = 0; i < parts->size; i++) {
+    const member_slot *slot = &((segment_head *)parts->segment)->members[i];
+    uint64_t found = 0;
+    if (mem_peek((int)slot->pid, &found, slot->secret_at, sizeof found) < 0 || found != word) return false;
+  }
+  return true;
+}
+
+/* The second round, when all slots are filled. The word stays where it is until the last has looked. */
+static int lead_peeks(node_parts *parts, uint64_t word) {
+  share_msg heard, verdict = {.ok = can_peek(parts, word)};
+  for (int i = 1; i < parts->size; i++) {
+    TRY(sock_recv_all(parts->service[i], &heard, sizeof heard, NULL, parts->deadline_ns));
+    verdict.ok &= heard.ok == 1;
+  }
+  for (int i = 1; i < parts->size; i++)
+    TRY(sock_send_all(parts->service[i], &verdict, sizeof verdict, -1, parts->deadline_ns));
+  parts->peeks = verdict.ok;
+  return LWCC_OK;
+}
+
+static int follow_peeks(node_parts *parts, uint64_t word) {
+  share_msg m = {.ok = can_peek(parts, word)};
+  TRY(sock_send_all(parts->service[0], &m, sizeof m, -1, parts->deadline_ns));
+  TRY(sock_recv_all(parts->service[0], &m, sizeof m, NULL, parts->deadline_ns));
+  parts->peeks = m.ok == 1;
+  return LWCC_OK;
+}
+
 static int lead(node_parts *parts, share_msg *verdict) {
   share_msg offer = {.ok = 1, .nbytes = parts->segment_nbytes};
   uint64_t word;
   int fd = -1, code = LWCC_OK;
   TRY(hmac_random(&word, sizeof word));
-  if (make_segment(parts, word, &fd) < 0) say_why(&offer);
+  if (make_segment(parts, &word, &fd) < 0) say_why(&offer);
   for (int i = 1; i < parts->size && code >= 0; i++)
     code = sock_send_all(parts->service[i], &offer, sizeof offer, offer.ok ? fd : -1, parts->deadline_ns);
   if (fd >= 0) close(fd);
@@ -136,7 +176,7 @@ static int lead(node_parts *parts, share_msg *verdict) {
   if (verdict->ok) ((segment_head *)parts->segment)->cores = count_cores(parts);
   for (int i = 1; i < parts->size; i++)
     TRY(sock_send_all(parts->service[i], verdict, sizeof *verdict, -1, parts->deadline_ns));
-  return LWCC_OK;
+  return verdict->ok ? lead_peeks(parts, word) : LWCC_OK;
 }
 
 static int try_map(node_parts *parts, const share_msg *offer, int fd, share_msg *reply) {
@@ -148,7 +188,7 @@ static int try_map(node_parts *parts, const share_msg *offer, int fd, share_msg 
   TRY(mem_segment_map(fd, parts->segment_nbytes, &p));
   parts->segment = p;
   reply->word = atomic_load_explicit(&((segment_head *)p)->word, memory_order_acquire);
-  fill_slot(parts, reply->word);
+  fill_slot(parts, &reply->word);
   return LWCC_OK;
 }
 
@@ -162,7 +202,7 @@ static int follow(node_parts *parts, share_msg *verdict) {
   TRY(sock_send_all(parts->service[0], &reply, sizeof reply, -1, parts->deadline_ns));
   TRY(sock_recv_all(parts->service[0], verdict, sizeof *verdict, NULL, parts->deadline_ns));
   verdict->why[sizeof verdict->why - 1] = '\0';
-  return LWCC_OK;
+  return verdict->ok ? follow_peeks(parts, reply.word) : LWCC_OK;
 }
 
 int share_agree(node_parts *parts, bool *shared_out, char *why, size_t cap) {

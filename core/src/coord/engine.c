@@ -25,6 +25,11 @@ static void *reach_map(void *arg, int index, uint32_t region, uint64_t offset, s
   return node_map(a->e->nd, a->local_of[index], region, offset, n);
 }
 
+static int reach_peek(void *arg, int index, void *to, uint64_t address, size_t n) {
+  reach_arg *a = arg;
+  return node_peek(a->e->nd, a->local_of[index], to, address, n);
+}
+
 static void reach_ring(void *arg, int index) {
   reach_arg *a = arg;
   int rank = node_ranks(a->e->nd)[a->local_of[index]];
@@ -61,7 +66,11 @@ static int open_teams(engine *e, pset *ps, void *area) {
   ps->raw.cls = LINK_RAW;
   if (!area || ps->me < 0) return LWCC_OK;
   TRY(make_reach(e, ps));
-  shm_reach reach = {.arg = ps->reach, .find = reach_find, .map = reach_map, .ring = reach_ring};
+  shm_reach reach = {.arg = ps->reach,
+                     .find = reach_find,
+                     .map = reach_map,
+                     .peek = node_peeks(e->nd) ? reach_peek : NULL,
+                     .ring = reach_ring};
   TRY(shm_team_open(area, ps->size, ps->me, e->cores, &reach, &ps->named_shm));
   reach.ring = NULL; /* a raw call is waited for by its caller, on the area's own bell */
   TRY(shm_team_open((char *)area + shm_area_bytes(ps->size), ps->size, ps->me, e->cores, &reach, &ps->raw_shm));

@@ -32,6 +32,7 @@ typedef struct engine {
   _Atomic(pset *) sets; /* release when added, acquire when searched; never unlinked before the end */
   pthread_mutex_t lock;
   pthread_t thread;
+  atomic_int wanted;    /* who waits for lock in engine_lock; relaxed: a hint for who drives and has nothing to do */
   atomic_bool stop;     /* seq_cst with sleeping, through engine_kick */
   atomic_bool sleeping; /* seq_cst: a submitter pushes, then looks; the sleeper sets, then looks for work */
   bool armed;           /* guarded by lock: the peers have been told to ring */
@@ -44,7 +45,7 @@ typedef struct engine {
   bool *has_left;   /* owned: [size]: said BYE */
   uint64_t left_ns; /* when the first peer left in good order; 0: none has. Guarded by lock */
   uint64_t busy_since_ns;
-  int running;                           /* lanes with a running operation */
+  int running;                           /* operations that run, of lanes and raw */
   timeline *trace;                       /* guarded by lock; NULL: none */
   lwcc_stats stats;                      /* guarded by lock, except waited_ns and raw_calls */
   _Atomic uint64_t waited_ns, raw_calls; /* relaxed counters */
@@ -67,6 +68,8 @@ void engine_kick(engine *e);     /* after a submission: wake the background thre
 /* Wait for r, driving if possible. deadline_ns 0: none. LWCC_PENDING at the deadline. Any thread but the background
  * one. */
 int engine_wait(engine *e, request *r, uint64_t deadline_ns);
+/* The same for who holds the lock, which is released; a wait that yields so often before it sleeps. */
+int engine_wait_locked(engine *e, request *r, int yields);
 void engine_lock(engine *e); /* become the driver */
 void engine_unlock(engine *e);
 /* The job is over for this rank: everything pending and later fails so. Driving thread. */
@@ -87,4 +90,9 @@ int order_obey(engine *e, pset *ps, reader *r);
 int lane_append(pset *ps, bucket *b);
 bool lane_turn(engine *e, pset *ps);
 void lane_abandon(engine *e, pset *ps); /* the requests of its buckets are failed by the caller */
+/* A raw collective of this set over a wire, from beginning to end. Any thread but the background one; the calls of a
+ * set run one after the other, those of different sets side by side. */
+int raw_run(engine *e, pset *ps, const coll_args *a, const char *algorithm);
+bool raw_turn(engine *e, pset *ps);
+void raw_abandon(engine *e, pset *ps, int status, const char *text);
 #endif

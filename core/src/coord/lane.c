@@ -1,4 +1,6 @@
-/* A set's buckets, run one after the other in log order. */
+/* A set's buckets, run one after the other in log order; and its raw calls over a wire, in the order of their callers.
+ */
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,10 +10,12 @@
 #include "coord/stand_in.h"
 #include "exec/adasum.h"
 #include "os/clock.h"
+#include "os/futex.h"
 #include "os/log.h"
 #include "os/mem.h"
 #include "os/status.h"
 
+enum { RAW_YIELDS = 1000 }; /* a raw caller tries longer before it leaves the driving to another thread */
 #define LEFT_GRACE_NS UINT64_C(2000000000) /* a running collective may still finish so long after a member has left */
 
 int lane_append(pset *ps, bucket *b) {
@@ -208,15 +212,23 @@ static bucket *pop(pset *ps) {
   return b;
 }
 
+/* An operation begins to run; one that ran has ended. */
+static void count_start(engine *e) {
+  if (e->running++ == 0) e->busy_since_ns = clock_ns();
+}
+static void count_end(engine *e, exec_op **op) {
+  if (*op && --e->running == 0) e->stats.busy_ns += clock_ns() - e->busy_since_ns;
+  if (*op) exec_free(*op);
+  *op = NULL;
+}
+
 static void finish(engine *e, pset *ps, int status) {
   char text[TEXT_CAP];
   bucket *b = pop(ps);
   if (status >= 0 && b->gathered) status = combine(ps, b);
   os_copy_text(text, sizeof text, status < 0 ? os_error() : "");
   if (status >= 0 && b->packed) fuse_unpack(ps, b);
-  if (ps->op && --e->running == 0) e->stats.busy_ns += clock_ns() - e->busy_since_ns;
-  if (ps->op) exec_free(ps->op);
-  ps->op = NULL;
+  count_end(e, &ps->op);
   finish_members(e, b, status, text);
   free(b->gathered);
   free(b);
@@ -260,7 +272,7 @@ static void start(engine *e, pset *ps) {
       finish(e, ps, st);
     return;
   }
-  if (e->running++ == 0) e->busy_since_ns = clock_ns();
+  count_start(e);
 }
 
 /* A member that has left cannot help any more; what it had to do it mostly did before. */
@@ -299,7 +311,60 @@ void lane_abandon(engine *e, pset *ps) {
     free(b->gathered);
     free(b);
   }
-  if (ps->op && --e->running == 0) e->stats.busy_ns += clock_ns() - e->busy_since_ns;
-  if (ps->op) exec_free(ps->op);
-  ps->op = NULL;
+  count_end(e, &ps->op);
+}
+
+/* ---- raw calls over a wire ---- */
+
+static void raw_finish(engine *e, pset *ps, int status, const char *text) {
+  request *r = &ps->raw_call;
+  count_end(e, &ps->raw_op);
+  ps->raw_broken |= status < 0;
+  os_copy_text(r->text, sizeof r->text, text);
+  atomic_store_explicit(&r->status, status, memory_order_release);
+  atomic_store(&r->done, 1);
+  if (atomic_load(&r->waiters)) futex_wake(&r->done);
+}
+
+bool raw_turn(engine *e, pset *ps) {
+  bool progress = false;
+  if (!ps->raw_op) return false;
+  int st = exec_step(ps->raw_op, &progress);
+  bool left = atomic_load(&ps->left) >= 0;
+  if (st == LWCC_PENDING && !(hopeless(e, ps) && !progress)) return progress;
+  if (st == LWCC_PENDING || (st == LWCC_ERR_PEER_LOST && left)) st = lost_member(ps);
+  raw_finish(e, ps, st, st < 0 ? os_error() : "");
+  return true;
+}
+
+void raw_abandon(engine *e, pset *ps, int status, const char *text) {
+  if (ps->raw_op) raw_finish(e, ps, status, text);
+}
+
+static int raw_start(engine *e, pset *ps, const coll_args *a, const char *algorithm) {
+  request *r = &ps->raw_call;
+  int failed = engine_failed(e);
+  if (failed < 0) return os_fail(failed, "%s", e->failed_text);
+  if (ps->raw_broken) return lost_member(ps);
+  atomic_store_explicit(&r->done, 0, memory_order_relaxed);
+  atomic_store_explicit(&r->status, LWCC_PENDING, memory_order_relaxed);
+  int st = exec_start(&ps->raw, a, algorithm, pset_tag(ps, ++ps->raw_tag), &ps->raw_op);
+  if (st >= 0) count_start(e);
+  if (st >= 0) return LWCC_OK;
+  ps->raw_op = NULL;
+  if (st == LWCC_ERR_SYSTEM) fail_job(e, st); /* the others have begun, and would wait for this rank */
+  return st;
+}
+
+int raw_run(engine *e, pset *ps, const coll_args *a, const char *algorithm) {
+  while (atomic_exchange_explicit(&ps->raw_lock, 1, memory_order_acquire)) sched_yield(); /* pairs with the release */
+  engine_lock(e);
+  atomic_fetch_add_explicit(&e->raw_calls, 1, memory_order_relaxed);
+  int st = raw_start(e, ps, a, algorithm);
+  if (st < 0)
+    engine_unlock(e);
+  else if ((st = engine_wait_locked(e, &ps->raw_call, RAW_YIELDS)) < 0)
+    os_fail(st, "%s", ps->raw_call.text);
+  atomic_store_explicit(&ps->raw_lock, 0, memory_order_release);
+  return st;
 }

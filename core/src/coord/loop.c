@@ -10,9 +10,8 @@
 #include "os/log.h"
 #include "os/status.h"
 
-enum { YIELDS = 20, LOOK_EVERY = 64 };
+enum { YIELDS = 20, LOOK_EVERY = 64 }; /* yields before a wait for a named request sleeps; turns between looks */
 #define SHUTDOWN_NS UINT64_C(1000000000)
-#define PAUSE_NS UINT64_C(1000000000)
 
 bool engine_turn(engine *e) {
   bool any = order_drain(e);
@@ -21,6 +20,7 @@ bool engine_turn(engine *e) {
     if (ps->me < 0) continue;
     any |= order_coordinate(e, ps);
     any |= lane_turn(e, ps);
+    any |= raw_turn(e, ps);
   }
   return any;
 }
@@ -32,18 +32,11 @@ static void look_for_stalls(engine *e) {
   uint64_t now = clock_ns(), next = 0;
   if (e->stall_at_ns && now < e->stall_at_ns) return;
   for (pset *ps = atomic_load_explicit(&e->sets, memory_order_acquire); ps; ps = ps->next) {
-    uint64_t at = ps->co ? coordinator_stall(ps->co, now) : 0;
+    uint64_t at = ps->co ? coordinator_stall(ps->co) : 0;
     if (at && (!next || at < next)) next = at;
   }
   if (e->left_ns && e->running && (!next || now + SHUTDOWN_NS < next)) next = now + SHUTDOWN_NS;
   e->stall_at_ns = next;
-}
-
-/* A sleep that was to end at until_ns ended at woke_ns. If that is much too late, the process was stopped meanwhile. */
-static void note_pause(engine *e, uint64_t until_ns, uint64_t woke_ns) {
-  if (woke_ns < until_ns + PAUSE_NS) return;
-  for (pset *ps = atomic_load_explicit(&e->sets, memory_order_acquire); ps; ps = ps->next)
-    if (ps->co) coordinator_pause(ps->co, woke_ns - until_ns);
 }
 
 /* ---- sleeping ---- */
@@ -67,14 +60,19 @@ static void disarm(engine *e) {
 }
 
 void engine_lock(engine *e) {
-  pthread_mutex_lock(&e->lock);
+  if (pthread_mutex_trylock(&e->lock) != 0) {
+    atomic_fetch_add_explicit(&e->wanted, 1, memory_order_relaxed);
+    pthread_mutex_lock(&e->lock);
+    atomic_fetch_sub_explicit(&e->wanted, 1, memory_order_relaxed);
+  }
   disarm(e);
 }
 
 /* Leave the driving: the peers must ring again, and the background thread takes over what is left. */
 void engine_unlock(engine *e) {
   arm(e);
-  bool more = engine_turn(e) || atomic_load_explicit(&e->q.outstanding, memory_order_relaxed) || !channel_idle(e->ch);
+  bool more = engine_turn(e) || atomic_load_explicit(&e->q.outstanding, memory_order_relaxed) || e->running ||
+              !channel_idle(e->ch);
   pthread_mutex_unlock(&e->lock);
   if (more && e->started) channel_wake(e->ch);
 }
@@ -89,15 +87,12 @@ static void sleep_until_work(engine *e) {
   look_for_stalls(e); /* before the turn, which sends what it decides */
   bool more = engine_turn(e) || atomic_load(&e->stop);
   uint64_t now = e->stall_at_ns ? clock_ns() : 0;
-  uint64_t until = e->stall_at_ns;
-  int64_t limit = !until ? -1 : until > now ? (int64_t)(until - now) : 0;
+  int64_t limit = !e->stall_at_ns ? -1 : e->stall_at_ns > now ? (int64_t)(e->stall_at_ns - now) : 0;
   pthread_mutex_unlock(&e->lock);
   if (!more) channel_wait(e->ch, limit);
-  now = until ? clock_ns() : 0;
   atomic_store(&e->sleeping, false);
   pthread_mutex_lock(&e->lock);
   disarm(e);
-  if (until && !more) note_pause(e, until, now);
 }
 
 static void *background(void *arg) {
@@ -131,8 +126,9 @@ static bool expired(uint64_t deadline_ns) {
   return deadline_ns && clock_ns() >= deadline_ns;
 }
 
-/* Turn until r is done (true), or waiting any longer should sleep (false). */
-static bool drive(engine *e, request *r, uint64_t deadline_ns) {
+/* Turn until r is done (true), or waiting any longer should sleep (false): the background thread drives then, or who
+ * wants the lock to begin something else. */
+static bool drive(engine *e, request *r, uint64_t deadline_ns, int yields) {
   int64_t idle = 0;
   while (request_status(r) == LWCC_PENDING) {
     if (engine_turn(e)) {
@@ -141,30 +137,39 @@ static bool drive(engine *e, request *r, uint64_t deadline_ns) {
     }
     if (idle++ < e->spins)
       cpu_pause();
-    else if (idle < e->spins + YIELDS)
+    else if (idle < e->spins + yields)
       sched_yield();
     else
       return false;
+    if (atomic_load_explicit(&e->wanted, memory_order_relaxed)) return false;
     if (idle % LOOK_EVERY == 0 && expired(deadline_ns)) return false;
   }
   return true;
 }
 
+static int drive_or_sleep(engine *e, request *r, uint64_t deadline_ns, int yields) {
+  bool done = drive(e, r, deadline_ns, yields);
+  engine_unlock(e);
+  if (!done) request_sleep(r, deadline_ns);
+  return request_status(r);
+}
+
 int engine_wait(engine *e, request *r, uint64_t deadline_ns) {
   if (request_status(r) != LWCC_PENDING) return request_status(r);
   uint64_t began = clock_ns();
-  bool done = false;
   if (pthread_mutex_trylock(&e->lock) == 0) {
     disarm(e);
-    done = drive(e, r, deadline_ns);
-    engine_unlock(e);
-  }
-  if (!done) {
+    drive_or_sleep(e, r, deadline_ns, YIELDS);
+  } else {
     engine_kick(e); /* who holds the lock may have looked for work before r came, and be on its way to sleep */
     request_sleep(r, deadline_ns);
   }
   atomic_fetch_add_explicit(&e->waited_ns, clock_ns() - began, memory_order_relaxed);
   return request_status(r);
+}
+
+int engine_wait_locked(engine *e, request *r, int yields) {
+  return drive_or_sleep(e, r, 0, yields);
 }
 
 /* ---- failure ---- */
@@ -181,6 +186,7 @@ void engine_fail(engine *e, int status, const char *text) {
   if (!e->leaving) LOG(DEBUG, "the job has failed: %s", text);
   for (pset *ps = atomic_load_explicit(&e->sets, memory_order_acquire); ps; ps = ps->next) {
     lane_abandon(e, ps);
+    raw_abandon(e, ps, status, text);
     ps->out.n = 0;
     for (size_t i = 0; ps->by_name.slots && i <= ps->by_name.mask; i++)
       for (name_node *n = ps->by_name.slots[i]; n; n = n->next) OWNER(cached, by_name, n)->pending = NULL;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "os/mem.h"
 #include "os/status.h"
 
 static const char *const collective_names[] = {"allreduce", "broadcast", "allgather", "reducescatter",
@@ -147,6 +148,14 @@ size_t signature_row_count(const signature *s) {
   size_t n = 1;
   for (int d = 1; d < s->ndim; d++) n *= (size_t)s->shape[d];
   return n;
+}
+
+bool signature_rows_fit(const signature *s, const int64_t *rows, size_t n) {
+  int64_t sum = 0;
+  size_t elements;
+  for (size_t i = 0; i < n; i++)
+    if (rows[i] < 0 || __builtin_add_overflow(sum, rows[i], &sum)) return false;
+  return mem_mul((size_t)sum, signature_row_count(s), &elements) && elements <= PTRDIFF_MAX / sizeof(double);
 }
 
 size_t signature_count(const signature *s) {

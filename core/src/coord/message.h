@@ -6,7 +6,7 @@
 #include "coord/bytes.h"
 #include "lwcc/lwcc.h"
 
-enum { NAME_CAP = 512, DIMS_MAX = 32, ALGORITHM_CAP = 32, TEXT_CAP = 1024, RANKS_MAX = 4096 };
+enum { NAME_CAP = 512, DIMS_MAX = 32, ALGORITHM_CAP = 64, TEXT_CAP = 1024, RANKS_MAX = 4096 };
 enum { JOIN = LWCC_COLLECTIVES }; /* the "collective" of a request to be left out: it ends when all have joined */
 #define MESSAGE_ALL UINT32_MAX
 #define JOIN_NAME "lwcc.join"
@@ -50,7 +50,9 @@ int signature_same(const signature *a, const signature *b);
 int signature_agree(const signature *a, const signature *b);
 /* "allreduce float32[10, 3], op Sum" */
 void signature_print(const signature *s, char *out, size_t cap);
-size_t signature_count(const signature *s);     /* elements of the input */
+size_t signature_count(const signature *s); /* elements of the input */
+/* Can that many rows, of all ranks together, be elements of one tensor in memory? */
+bool signature_rows_fit(const signature *s, const int64_t *rows, size_t n);
 size_t signature_row_count(const signature *s); /* elements per first-dimension row */
 const char *op_name(int op);
 const char *dtype_name(int dtype);

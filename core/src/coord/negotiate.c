@@ -144,7 +144,7 @@ void tally_fail(coordinator *co, tally *t, int status, const char *text) {
   tally_settled(co, t);
 }
 
-static tally *find_name(const coordinator *co, int collective, const char *name) {
+tally *tally_find(const coordinator *co, int collective, const char *name) {
   for (name_node *n = names_first(&co->by_name, name_hash(name, (uint64_t)collective)); n; n = names_next(n)) {
     tally *t = OWNER(tally, by_name, n);
     if (t->collective == collective && strcmp(t->name, name) == 0) return t;
@@ -240,21 +240,25 @@ static int collect_values(coordinator *co, tally *t, int64_t **out, uint32_t *n_
   return LWCC_OK;
 }
 
+/* Few steps a call: of names that are being asked for there may be far more than the capacity. They count as used. */
 static void evict_some(coordinator *co) {
-  for (tally *t = co->oldest, *next; t && co->known > co->limits.capacity; t = next) {
-    next = t->newer;
-    if (!t->id || t->nasked || t->ready) continue;
-    bytes_u8(&co->log, ENTRY_EVICT);
-    bytes_u32(&co->log, t->id);
-    free_tally(co, t);
+  tally *t = co->oldest;
+  for (int steps = 0; t && steps < 8 && co->known > co->limits.capacity; steps++) {
+    tally *next = t->newer;
+    if (!t->id || t->nasked || t->ready) {
+      unlink_age(co, t);
+      link_newest(co, t);
+    } else {
+      bytes_u8(&co->log, ENTRY_EVICT);
+      bytes_u32(&co->log, t->id);
+      free_tally(co, t);
+    }
+    t = next;
   }
 }
 
-static int accept(coordinator *co, tally *t) {
+static int accept(coordinator *co, tally *t, int64_t *values, uint32_t n) {
   signature first;
-  int64_t *values;
-  uint32_t n;
-  TRY(collect_values(co, t, &values, &n));
   int k = tally_first(co, t);
   tally_asked(co, t, k, &first);
   int st = t->fresh[k] ? signature_copy(&t->agreed, &first) : LWCC_OK;
@@ -277,17 +281,28 @@ static int accept(coordinator *co, tally *t) {
   return LWCC_OK;
 }
 
+static int refuse(coordinator *co, tally *t, int status, const char *text) {
+  groups_fail(co, t, status, text);
+  tally_fail(co, t, status, text);
+  return LWCC_OK;
+}
+
 int tally_decide(coordinator *co, tally *t) {
   char text[TEXT_CAP];
   bool part = t->nasked < co->ps->size;
   if (t->nnew || part) {
-    if (!agree(co, t, text, sizeof text) || (part && part_forbidden(co, t, text, sizeof text))) {
-      groups_fail(co, t, LWCC_ERR_MISMATCH, text);
-      tally_fail(co, t, LWCC_ERR_MISMATCH, text);
-      return LWCC_OK;
+    int64_t *values;
+    uint32_t n;
+    if (!agree(co, t, text, sizeof text) || (part && part_forbidden(co, t, text, sizeof text)))
+      return refuse(co, t, LWCC_ERR_MISMATCH, text);
+    TRY(collect_values(co, t, &values, &n));
+    if (n && !signature_rows_fit(asked_for(t, tally_first(co, t)), values, n)) {
+      free(values);
+      snprintf(text, sizeof text, "\"%s\": too large: the rows of all ranks together", t->name);
+      return refuse(co, t, LWCC_ERR_INVALID, text);
     }
     if (part) tally_unlist(co, t);
-    TRY(accept(co, t));
+    TRY(accept(co, t, values, n));
   }
   ready_add(co, t);
   evict_some(co);
@@ -296,7 +311,7 @@ int tally_decide(coordinator *co, tally *t) {
 
 static int mark(coordinator *co, tally *t, int from, int kind) {
   if (t->asked[from]) return os_fail(LWCC_ERR_PROTOCOL, "rank %d asked twice for \"%s\"", co->ps->ranks[from], t->name);
-  uint64_t now = clock_ns();
+  uint64_t now = coordinator_now(co, clock_ns());
   if (!t->since_ns) {
     t->since_ns = now;
     t->warn_at_ns = now + co->limits.warn_ns;
@@ -332,7 +347,7 @@ static int take_request(coordinator *co, int from, reader *r) {
   int32_t priority = (int32_t)read_u32(r);
   signature_read(r, &s);
   r->bad |= !splits_fit(&s, co->ps->size) || (s.collective == JOIN && strcmp(name, JOIN_NAME) != 0);
-  tally *t = r->bad ? NULL : find_name(co, s.collective, name);
+  tally *t = r->bad ? NULL : tally_find(co, s.collective, name);
   int st = r->bad ? LWCC_ERR_PROTOCOL : LWCC_OK;
   if (!r->bad && !t) st = make_tally(co, s.collective, name, &t);
   void *memory = NULL;

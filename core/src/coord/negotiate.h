@@ -37,10 +37,8 @@ void coordinator_emit(coordinator *co, int lane_length);
 /* The log since the last call: entries to be sent to all and obeyed here; co keeps the memory. */
 bytes *coordinator_log(coordinator *co);
 /* Report what has been pending too long, fail what is past the limit. Returns when to look again (0: nothing pending).
- */
-uint64_t coordinator_stall(coordinator *co, uint64_t now_ns);
-/* This process stood still for so long (SIGSTOP, a suspended machine): that time counts for no stall. */
-void coordinator_pause(coordinator *co, uint64_t pause_ns);
+ * Time in which this process stood still (SIGSTOP, a suspended machine) does not count. */
+uint64_t coordinator_stall(coordinator *co);
 /* A member has left in good order: what is pending fails on every rank, and so does all that is asked from now on. */
 void coordinator_leave(coordinator *co, const char *text);
 /* Forget everything that is being counted (all requests of the set have failed). */

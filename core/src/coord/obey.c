@@ -11,12 +11,8 @@
 static bool values_fit(const pset *ps, const answer *a, size_t n) {
   const signature *s = a->sig;
   const int64_t *v = a->values;
-  int64_t rows = 0;
-  size_t size = (size_t)ps->size, me = (size_t)ps->me, elements;
-  for (size_t i = 0; i < n; i++)
-    if (v[i] < 0 || __builtin_add_overflow(rows, v[i], &rows)) return false;
-  if (!mem_mul((size_t)rows, signature_row_count(s), &elements) || elements > PTRDIFF_MAX / sizeof(double))
-    return false;
+  size_t size = (size_t)ps->size, me = (size_t)ps->me;
+  if (!signature_rows_fit(s, v, n)) return false;
   if (s->collective == LWCC_ALLGATHER) return v[me] == (s->ndim ? s->shape[0] : !a->absent);
   for (size_t d = 0; d < size && n; d++)
     if (v[me * size + d] != (s->nsplits ? s->splits[d] : s->shape[0] / (int64_t)size)) return false;

@@ -64,12 +64,13 @@ static void fail_protocol(engine *e, const char *what, int peer) {
 
 static void send_frame(engine *e, int peer, int set, const bytes *entries) {
   bytes frame = {0};
+  int st;
   bytes_u32(&frame, (uint32_t)set);
   bytes_put(&frame, entries->data, entries->n);
   if (frame.failed || entries->failed)
     engine_fail(e, LWCC_ERR_SYSTEM, "no memory for a negotiation message");
-  else
-    channel_control(e->ch, peer, frame.data, frame.n); /* a lost peer is told by on_lost */
+  else if ((st = channel_control(e->ch, peer, frame.data, frame.n)) == LWCC_ERR_INVALID || st == LWCC_ERR_SYSTEM)
+    engine_fail(e, LWCC_ERR_SYSTEM, os_error()); /* the peer would wait for it; of a lost one on_lost tells */
   bytes_free(&frame);
 }
 

@@ -43,7 +43,7 @@ typedef struct pset {
   coordinator *co;  /* on index 0 */
   _Atomic int left; /* seq_cst: global rank of a member that has left in good order, or -1 */
   atomic_bool removed;
-  atomic_int raw_lock;     /* a shared-memory raw call runs; acquire and release by its caller */
+  atomic_int raw_lock;     /* a raw call runs; acquire and release by its caller */
   uint32_t tag;            /* number of the latest bucket: every member counts the same ones */
   uint32_t raw_tag;        /* guarded by the engine lock */
   bool headless;           /* the coordinator has left: every request fails */
@@ -52,6 +52,8 @@ typedef struct pset {
   bucket *lane, **lane_tail;
   int lane_length;
   exec_op *op;
+  exec_op *raw_op;  /* a raw call over a wire; started by its caller, then driven like the lane */
+  request raw_call; /* what its caller waits for */
   exec_team named, raw;
   shm_team *named_shm, *raw_shm; /* NULL: not all on one node */
   void *reach;                   /* engine.c's */
@@ -59,6 +61,8 @@ typedef struct pset {
   void *fusion;                  /* buffer of fused buckets */
   size_t fusion_nbytes;
   size_t *counts; /* owned: [2 * size], arguments of the running collective */
+  /* for calls that name no algorithm: one that algo_resolve gave, or NULL; seq_cst, lwcc_use with who submits */
+  const char *_Atomic chosen[LWCC_COLLECTIVES];
 } pset;
 
 int pset_create(int id, const int *ranks, int n, int my_rank, pset **out);

@@ -7,8 +7,16 @@
 #include "os/log.h"
 #include "os/status.h"
 
-enum { LOOK_NS = 500000000 };         /* at least so often while something is pending */
+enum { REPORTS = 5 };                 /* lines at a time */
+#define STILL_NS UINT64_C(2000000000) /* nobody looked for so long: the process stood still */
 #define CLASH_NS UINT64_C(1000000000) /* so long may two collectives under one name each wait for the other's ranks */
+
+uint64_t coordinator_now(coordinator *co, uint64_t clock) {
+  uint64_t gap = clock - co->seen_ns;
+  if (co->waiting && gap > STILL_NS) co->still_ns += gap - LOOK_NS;
+  co->seen_ns = clock;
+  return clock - co->still_ns;
+}
 
 static void append(char *out, size_t cap, const char *text) {
   size_t n = strlen(out);
@@ -43,8 +51,9 @@ static void describe(const coordinator *co, const tally *t, uint64_t now, char *
 
 /* Another collective under the same name that the other ranks, and only they, ask for. */
 static tally *clashing(coordinator *co, const tally *t) {
-  for (tally *o = co->oldest; o; o = o->newer) {
-    if (o == t || !o->since_ns || o->ready || strcmp(o->name, t->name) != 0) continue;
+  for (int c = 0; c < LWCC_COLLECTIVES; c++) {
+    tally *o = c == t->collective ? NULL : tally_find(co, c, t->name);
+    if (!o || !o->since_ns || o->ready) continue;
     bool covers = true;
     for (int i = 0; i < co->ps->size; i++) covers &= !t->asked[i] != !o->asked[i];
     if (covers) return o;
@@ -68,8 +77,17 @@ static void fail_clash(coordinator *co, tally *t, tally *other) {
   fail_one(co, t, LWCC_ERR_MISMATCH, text);
 }
 
+/* Says it of a few tensors; the others are counted. */
+static void report(const coordinator *co, tally *t, uint64_t now, int *reported) {
+  char text[TEXT_CAP];
+  t->warn_at_ns = now + (now - t->since_ns);
+  if ((*reported)++ >= REPORTS) return;
+  describe(co, t, now, text, sizeof text);
+  LOG(WARN, "stalled: %s", text);
+}
+
 /* true: t is gone from the count. */
-static bool look_at(coordinator *co, tally *t, uint64_t now) {
+static bool look_at(coordinator *co, tally *t, uint64_t now, int *reported) {
   char text[TEXT_CAP];
   uint64_t age = now - t->since_ns;
   tally *other = age > CLASH_NS ? clashing(co, t) : NULL;
@@ -83,11 +101,7 @@ static bool look_at(coordinator *co, tally *t, uint64_t now) {
     fail_one(co, t, LWCC_ERR_TIMEOUT, text);
     return true;
   }
-  if (co->limits.warn_ns && now >= t->warn_at_ns) {
-    describe(co, t, now, text, sizeof text);
-    LOG(WARN, "stalled: %s", text);
-    t->warn_at_ns = now + age;
-  }
+  if (co->limits.warn_ns && now >= t->warn_at_ns) report(co, t, now, reported);
   return false;
 }
 
@@ -100,26 +114,21 @@ static uint64_t due(const coordinator *co, const tally *t, uint64_t now) {
   return next;
 }
 
-uint64_t coordinator_stall(coordinator *co, uint64_t now) {
+uint64_t coordinator_stall(coordinator *co) {
   bool again = co->waiting > 0;
+  uint64_t now = coordinator_now(co, clock_ns());
   uint64_t next = now + LOOK_NS;
+  int reported = 0;
   while (again) { /* a failure may free any tally of its group, so begin anew after each */
     again = false;
     next = now + LOOK_NS;
     for (tally *t = co->oldest, *newer; t && !again; t = newer) {
       newer = t->newer;
       if (!t->since_ns || t->ready || t->collective == JOIN) continue;
-      again = look_at(co, t, now);
+      again = look_at(co, t, now, &reported);
       if (!again && due(co, t, now) < next) next = due(co, t, now);
     }
   }
-  return co->waiting ? next : 0;
-}
-
-void coordinator_pause(coordinator *co, uint64_t pause_ns) {
-  for (tally *t = co->oldest; t; t = t->newer) {
-    if (!t->since_ns) continue;
-    t->since_ns += pause_ns;
-    t->warn_at_ns += pause_ns;
-  }
+  if (reported > REPORTS) LOG(WARN, "stalled: and %d more tensors", reported - REPORTS);
+  return co->waiting ? next + co->still_ns : 0;
 }

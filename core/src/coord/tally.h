@@ -17,7 +17,7 @@ typedef struct tally {
   signature agreed;  /* valid if id != 0; allgather's first dimension and alltoall's splits are in values */
   int64_t *values;   /* owned; as cached.values */
   signature **fresh; /* [size]: owned: of ranks that sent a REQUEST this time */
-  uint64_t since_ns; /* first asked; 0: nobody has */
+  uint64_t since_ns; /* first asked, by coordinator_now; 0: nobody has */
   uint64_t warn_at_ns;
   int32_t priority;
   uint8_t *asked; /* [size] */
@@ -45,7 +45,8 @@ struct coordinator {
   tally *oldest, *newest;
   tally *ready, **ready_tail; /* in order of readiness; the members of a group side by side */
   uint32_t next_id, known;
-  int waiting; /* tallies with since_ns */
+  int waiting;                /* tallies with since_ns */
+  uint64_t seen_ns, still_ns; /* coordinator_now's: the last look at the clock; how long the process stood still */
   bytes log;
   last_ask *last; /* [size] */
   bool *joined;   /* [size] */
@@ -53,10 +54,13 @@ struct coordinator {
   char left[256]; /* why nothing can run any more; "": it can */
 };
 
+enum { LOOK_NS = 500000000 };                                 /* while something is pending, at least so often */
+uint64_t coordinator_now(coordinator *co, uint64_t clock_ns); /* stall.c: a clock that stops with the process */
 /* negotiate.c */
-void tally_fail(coordinator *co, tally *t, int status, const char *text); /* ERROR on every rank; t may be freed */
-void tally_settled(coordinator *co, tally *t);                            /* it ran: count anew; t may be freed */
-void tally_unlist(coordinator *co, tally *t);                             /* asks for its name will start another */
+void tally_fail(coordinator *co, tally *t, int status, const char *text);   /* ERROR on every rank; t may be freed */
+tally *tally_find(const coordinator *co, int collective, const char *name); /* NULL: unknown */
+void tally_settled(coordinator *co, tally *t);                              /* it ran: count anew; t may be freed */
+void tally_unlist(coordinator *co, tally *t);                               /* asks for its name will start another */
 /* What rank index i, which has asked, asks for: its REQUEST, or what was agreed with its own rows. out borrows splits.
  */
 void tally_asked(const coordinator *co, const tally *t, int i, signature *out);

@@ -8,6 +8,7 @@
 #include "os/log.h"
 #include "os/mem.h"
 #include "os/status.h"
+#include "plan/defined.h"
 
 int select_cache(exec_team *team, exec_cache **out) {
   if (!team->cache) {
@@ -24,14 +25,6 @@ int select_cache(exec_team *team, exec_cache **out) {
   }
   *out = team->cache;
   return LWCC_OK;
-}
-
-static int unknown(int collective, const char *name) {
-  char known[512] = "shm";
-  const algo_entry *e;
-  for (int i = 0; (e = algo_at(collective, i)); i++)
-    snprintf(known + strlen(known), sizeof known - strlen(known), ", %s", e->name);
-  return os_fail(LWCC_ERR_INVALID, "no %s algorithm \"%s\"; known: %s", collective_name(collective), name, known);
 }
 
 /* The plan of a rank; this rank plays another's part in a broadcast, where the plan's rank 0 is the root. */
@@ -100,14 +93,15 @@ static int cheapest(exec_team *team, const coll_args *a, int *index_out) {
   return LWCC_OK;
 }
 
-/* LWCC_ALGORITHM = "allreduce=ring,broadcast=binomial": the name for this collective, or false. */
+/* LWCC_ALGORITHM = "allreduce=ring,broadcast=binomial": the name for this collective, or false. Files of Python and
+ * plugins are lwcc_use's, for the sets that they serve. */
 static bool from_environment(int collective, char *name_out, size_t cap) {
   const char *s = env_text(ENV_ALGORITHM), *want = collective_name(collective);
   while (*s) {
     size_t n = strcspn(s, ","), key = strcspn(s, "=,");
     if (key == strlen(want) && strncmp(s, want, key) == 0 && s[key] == '=') {
       snprintf(name_out, cap, "%.*s", (int)(n - key - 1), s + key + 1);
-      return true;
+      return !memchr(s + key, ':', n - key) && !defined_plugin(collective, name_out);
     }
     s += s[n] ? n + 1 : n;
   }
@@ -127,15 +121,21 @@ int select_plan(exec_team *team, const coll_args *a, const char *forced, const l
   if (!named && team->shm) return LWCC_OK;
   if (!named && forced && forced[0])
     return os_fail(LWCC_ERR_UNSUPPORTED, "algorithm shm: the %d ranks do not share one node's memory", team->size);
+  int turn = a->collective == LWCC_BROADCAST ? a->root : 0, rank = (team->me - turn + team->size) % team->size;
   if (named) {
     const algo_entry *e = algo_find(a->collective, forced);
-    if (!e) return unknown(a->collective, forced);
+    const defined_algo *d = e ? NULL : defined_find(a->collective, forced, team->size);
+    if (!e && !d) return algo_unknown(a->collective, forced, team->size);
+    if (d) {
+      *plan_out = d->plans[rank];
+      *name_out = d->unique;
+      return LWCC_OK;
+    }
     index = (int)(e - algo_table);
   } else {
     TRY(cheapest(team, a, &index));
   }
-  int turn = a->collective == LWCC_BROADCAST ? a->root : 0;
-  TRY(part(team, &cache->plans[index], (team->me - turn + team->size) % team->size, plan_out));
+  TRY(part(team, &cache->plans[index], rank, plan_out));
   *name_out = cache->plans[index].entry->name;
   return LWCC_OK;
 }

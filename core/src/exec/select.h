@@ -4,7 +4,7 @@
 #include "exec/exec.h"
 #include "plan/ir.h"
 
-/* *plan_out: borrowed from the team's cache; NULL: the shared-memory kernels. *name_out: static. */
+/* *plan_out: borrowed from the team's cache or a definition; NULL: the shared-memory kernels. *name_out: static. */
 int select_plan(exec_team *team, const coll_args *a, const char *forced, const lwcc_plan **plan_out,
                 const char **name_out);
 int select_cache(exec_team *team, exec_cache **out); /* the team's cache, made if need be */

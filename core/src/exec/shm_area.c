@@ -63,6 +63,7 @@ void shm_team_close(shm_team *t) {
   free(t->dst);
   free(t->reg_in);
   free(t->reg_out);
+  free(t->aside);
   free(t);
 }
 

@@ -57,7 +57,7 @@ typedef struct {
   shm_rank rank[];
 } shm_head;
 
-typedef enum { SHM_SWAP, SHM_OWN, SHM_CLAIM, SHM_FOLD, SHM_MOVE } shm_kernel;
+typedef enum { SHM_SWAP, SHM_OWN, SHM_CLAIM, SHM_FOLD, SHM_MOVE, SHM_PULL } shm_kernel;
 enum { SHM_IDLE = 0, SHM_MOVED = 1, SHM_DONE = 2 }; /* results of a step; negative: a failure */
 
 struct shm_call {
@@ -74,7 +74,8 @@ struct shm_call {
   size_t chunk, tile; /* elements */
   uint32_t ring;      /* slots in use */
   uint32_t ahead;     /* chunks to contribute before the first result */
-  int stage, seen;    /* swap, fold */
+  int stage, seen;    /* swap, fold, pull */
+  int failed;         /* pull: before the first step */
   bool nontemporal, chunks_known;
 };
 
@@ -89,7 +90,7 @@ struct shm_team {
   /* The same numbers on every rank: */
   uint32_t call, seq, swaps, tiles; /* allreduces and swaps; chunks; swaps; tiles of folds */
   uint32_t arrived[SHM_SLOTS], claimed[SHM_SLOTS], done[SHM_SLOTS];
-  bool unsettled;        /* published, and nobody rung yet */
+  bool unsettled; /* published, and nobody rung yet */
 #if defined(__SANITIZE_THREAD__)
   atomic_uint fence;
 #endif
@@ -100,6 +101,8 @@ struct shm_team {
   const void **src;   /* p of each */
   void **dst;
   char **reg_in, **reg_out;
+  void *aside; /* pull: a copy of an input */
+  size_t aside_nbytes;
   struct shm_call c;
 };
 
@@ -162,7 +165,9 @@ void shm_pipe_begin(shm_call *c); /* own and claim */
 int shm_pipe_step(shm_call *c);
 bool shm_fold_begin(shm_call *c); /* false: this rank's buffers are not registered */
 int shm_fold_step(shm_call *c);
-void shm_fall_back(shm_call *c); /* some rank is not registered: go on with c->staged */
+void shm_fall_back(shm_call *c);  /* some rank is not registered: go on with c->staged */
+void shm_pull_begin(shm_call *c); /* needs reach.peek */
+int shm_pull_step(shm_call *c);
 void shm_move_begin(shm_call *c);
 int shm_move_step(shm_call *c);
 bool shm_move_fits_place(const shm_team *t, const coll_args *a, size_t width); /* p = 2 */
@@ -177,6 +182,8 @@ static inline int shm_kernel_step(shm_call *c) {
       return shm_fold_step(c);
     case SHM_MOVE:
       return shm_move_step(c);
+    case SHM_PULL:
+      return shm_pull_step(c);
   }
   return SHM_IDLE;
 }

@@ -3,10 +3,26 @@
 #include "os/status.h"
 
 enum { SWAP_ANYWAY = 1 << 10 }; /* two ranks with a core each: below, one wait of swap beats the two of fold */
+/* One copy by the system beats two by hand; but of a large broadcast, with a core each, root and readers do one each.
+ */
+enum { PULL_BROADCAST = 16 << 10, PULL_BROADCAST_END = 2 << 20, PULL_BLOCK = 32 << 10 };
 enum { CLAIM_BYTES = 16 << 10, CLAIM_BYTES_MANY = 64 << 10, MANY_RANKS = 8 };
+
+/* Judged by the largest block, which all ranks know. */
+static bool pull_pays(const shm_team *t, const coll_args *a, size_t width) {
+  size_t most = a->count;
+  if (!t->reach.peek || (a->counts && a->collective == LWCC_ALLTOALL)) return false;
+  if (a->collective == LWCC_BROADCAST)
+    return most >= PULL_BROADCAST / width && (t->crowded || most < PULL_BROADCAST_END / width);
+  if (a->collective != LWCC_ALLGATHER && a->collective != LWCC_ALLTOALL) return false;
+  for (int r = 0; a->counts && r < t->p; r++)
+    if (r == 0 || a->counts[r] > most) most = a->counts[r];
+  return most >= PULL_BLOCK / width;
+}
 
 /* The same on every rank: nothing but the arguments that ranks share, p and cores. */
 static shm_kernel staged_kernel(const shm_team *t, const coll_args *a, size_t width) {
+  if (pull_pays(t, a, width)) return SHM_PULL;
   if (a->collective != LWCC_ALLREDUCE) {
     return t->p == 2 && shm_move_fits_place(t, a, width) ? SHM_SWAP : SHM_MOVE;
   }
@@ -41,6 +57,8 @@ static void begin_staged(shm_call *c) {
     shm_swap_begin(c);
   } else if (c->kernel == SHM_MOVE) {
     shm_move_begin(c);
+  } else if (c->kernel == SHM_PULL) {
+    shm_pull_begin(c);
   } else {
     shm_pipe_begin(c);
   }
@@ -76,7 +94,7 @@ int shm_step(shm_call *c, bool *progress_out) {
 }
 
 const char *shm_kernel_name(const shm_team *t, const coll_args *a, bool registered) {
-  static const char *const names[] = {"swap", "own", "claim", "fold", "move"};
+  static const char *const names[] = {"swap", "own", "claim", "fold", "move", "pull"};
   size_t width = coll_dtype_bytes(a->dtype);
   if (registered && fold_pays(t, a, width)) return names[SHM_FOLD];
   return names[staged_kernel(t, a, width)];

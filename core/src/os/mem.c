@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "os/status.h"
@@ -64,12 +65,24 @@ void mem_segment_discard(void *p, size_t nbytes) {
 }
 
 int mem_segment_probe(size_t nbytes) {
-  int fd;
+  int fd = -1;
   TRY(mem_segment_create("lwcc-probe", nbytes, &fd));
   int err = posix_fallocate(fd, 0, (off_t)nbytes);
   close(fd);
   if (err)
     return os_fail(LWCC_ERR_SYSTEM, "shared memory: no room for %zu bytes (%s); raise the container's memory limit",
                    nbytes, strerror(err));
+  return LWCC_OK;
+}
+
+int mem_peek(int pid, void *to, uint64_t address, size_t n) {
+  for (size_t done = 0; done < n;) {
+    struct iovec mine = {(char *)to + done, n - done}, theirs = {(void *)(uintptr_t)(address + done), n - done};
+    ssize_t got = process_vm_readv(pid, &mine, 1, &theirs, 1, 0);
+    if (got <= 0)
+      return os_fail(LWCC_ERR_SYSTEM, "reading %zu bytes from process %d: %s", n - done, pid,
+                     got < 0 ? strerror(errno) : "no such memory");
+    done += (size_t)got;
+  }
   return LWCC_OK;
 }

@@ -56,7 +56,7 @@ int sock_listen_tcp(const char *address, int *fd_out, int *port_out) {
 
 int sock_listen_unix(const char *name, int *fd_out) {
   struct sockaddr_un a;
-  socklen_t n;
+  socklen_t n = 0;
   TRY(unix_address(name, &a, &n));
   int fd = socket(AF_UNIX, flags, 0);
   if (fd < 0 || bind(fd, (struct sockaddr *)&a, n) != 0 || listen(fd, SOMAXCONN) != 0)
@@ -77,7 +77,7 @@ int sock_connect_tcp(const char *address, int port, int *fd_out) {
 
 int sock_connect_unix(const char *name, int *fd_out) {
   struct sockaddr_un a;
-  socklen_t n;
+  socklen_t n = 0;
   TRY(unix_address(name, &a, &n));
   int fd = socket(AF_UNIX, flags, 0);
   if (fd < 0 || connect(fd, (struct sockaddr *)&a, n) != 0) return fail_close(fd, "unix: connecting to", name);
@@ -121,10 +121,27 @@ void sock_tune_tcp(int fd) { /* each is a wish: a Unix socket in its place works
     setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
 }
 
+void sock_watch_tcp(int fd, double limit_s) {
+  if (limit_s <= 0) return;
+  if (limit_s < 1) limit_s = 1;
+  int on = 1, count = 8, limit_ms = (int)(limit_s * 1000), idle = (int)(limit_s / 2), again = (int)(limit_s / 8);
+  if (idle < 1) idle = 1;
+  if (again < 1) again = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &again, sizeof again);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  /* bounds both: probes without an answer, and data that nobody acknowledges */
+  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof limit_ms);
+}
+
 static ssize_t moved(ssize_t n, const char *what) {
   if (n > 0) return n;
   if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return 0;
   if (n == 0) return os_fail(LWCC_ERR_PEER_LOST, "%s: the peer closed the connection", what);
+  if (errno == ETIMEDOUT || errno == EHOSTUNREACH || errno == ENETUNREACH)
+    return os_fail(LWCC_ERR_PEER_LOST, "%s: its host gives no sign of life (%s; LWCC_PEER_TIMEOUT)", what,
+                   strerror(errno));
   return os_fail(LWCC_ERR_PEER_LOST, "%s: the connection broke (%s)", what, strerror(errno));
 }
 

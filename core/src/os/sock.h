@@ -17,6 +17,9 @@ int sock_pair(int fds_out[2]);              /* connected Unix stream sockets */
 int sock_nonblocking(int fd);
 /* For collectives: no delay, and a congestion control that two local flows share well (cubic, else reno). */
 void sock_tune_tcp(int fd);
+/* Have the kernel ask a silent peer's kernel for a sign of life, and end the connection after limit_s seconds without
+ * one (at least 1; 0: never). For connections that the peer always reads: one that it leaves full ends too. */
+void sock_watch_tcp(int fd, double limit_s);
 /* The address to give to other ranks: LWCC_IFACE (name or subnet), else LWCC_ADDRESS, else loopback.
  * LWCC_ERR_INVALID lists what this host has. */
 int sock_own_address(char *out, size_t cap);

@@ -205,15 +205,32 @@ static bool term_wanted(const prover *v, int chunk, int term) {
   }
 }
 
+/* "0 1* 3": the terms a value is made of. */
+static void list_terms(const prover *v, const uint64_t *x, char *out, size_t cap) {
+  size_t used = 0;
+  for (int term = 0; term <= v->size && used < cap; term++) {
+    uint64_t bit = 1ULL << (term % 64);
+    const char *mark = x[v->words + term / 64] & bit ? "*" : "";
+    if (!(x[term / 64] & bit)) continue;
+    if (term == v->size)
+      used += (size_t)snprintf(out + used, cap - used, "%s", " nobody's");
+    else
+      used += (size_t)snprintf(out + used, cap - used, "%s%d%s", used ? " " : "", term, mark);
+  }
+}
+
 static int wrong_value(const prover *v, int r, int chunk, int term, bool twice) {
-  char whose[40], by[80] = "no step of this rank writes it";
+  char whose[40], held[200] = "", by[80] = "no step of this rank writes it";
   snprintf(whose, sizeof whose, term < v->size ? "rank %d's term" : "bytes that no rank wrote", term);
   const char *seen = twice ? "more than once" : term_wanted(v, chunk, term) ? "not at all" : "in it";
   const char *expected = term_wanted(v, chunk, term) ? "once" : "none of it";
   int step = v->writer[(size_t)r * v->nchunks + chunk];
   if (step >= 0) snprintf(by, sizeof by, "last written in round %d by step %d", round_of(v->plans[r], step), step);
-  return os_fail(LWCC_ERR_PLAN, "%s of %d ranks: rank %d ends with %s %s of chunk %d, expected %s; %s",
-                 collective_name(v->collective), v->size, r, whose, seen, chunk, expected, by);
+  list_terms(v, value(v, v->held, r, chunk), held, sizeof held);
+  return os_fail(LWCC_ERR_PLAN,
+                 "%s of %d ranks: rank %d ends with %s %s of chunk %d, expected %s; %s; it holds the terms of ranks %s "
+                 "(* more than once)",
+                 collective_name(v->collective), v->size, r, whose, seen, chunk, expected, by, held);
 }
 
 int prover_check_result(const prover *v) {
