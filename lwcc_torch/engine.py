@@ -35,6 +35,7 @@ class Call(NamedTuple):
     process_set: Optional[ProcessSet] = None
     splits: Optional[tuple[int, ...]] = None
     in_place: bool = False
+    counted: bool = False  # its `Done` has to tell how many ranks took part
 
     @property
     def title(self) -> str:
@@ -43,12 +44,12 @@ class Call(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What a call left: its output, the rows received from each rank (allgather, alltoall), and how many ranks took
-    part with data of their own, as others may have joined."""
+    """What a call left: its output, the rows received from each rank (allgather, alltoall), and, if it was to be
+    counted or is one of these two, how many ranks took part with data of their own, as others may have joined."""
 
     output: torch.Tensor
-    splits: Optional[tuple[int, ...]]
-    contributors: int
+    splits: Optional[tuple[int, ...]] = None
+    contributors: int = 0
 
 
 def members(process_set: Optional[ProcessSet]) -> int:
@@ -131,7 +132,9 @@ def _prepare(call: Call, tensor: torch.Tensor) -> tuple[core.Request, Any, Any]:
     else:
         out = torch.empty_like(data)
         pointer_out = memory.region(out).pointer
-        finish = partial(_made, torch.view_as_complex(out) if tensor.is_complex() else out)
+        finish = partial(
+            _counted if call.counted else _made, torch.view_as_complex(out) if tensor.is_complex() else out
+        )
     request = core.Request(
         call.name, call.collective, pointer, pointer_out, shape, code, int(call.op), call.root,
         set_id(call.process_set), call.splits, call.prescale, call.postscale,
@@ -140,12 +143,16 @@ def _prepare(call: Call, tensor: torch.Tensor) -> tuple[core.Request, Any, Any]:
 
 
 def _made(output: torch.Tensor, ticket: int) -> Done:
+    return Done(output)
+
+
+def _counted(output: torch.Tensor, ticket: int) -> Done:
     return Done(output, None, core.result(ticket).contributors)
 
 
 def _written(tensor: torch.Tensor, ticket: int) -> Done:
     memory.touched([tensor])
-    return Done(tensor, None, core.result(ticket).contributors)
+    return Done(tensor)
 
 
 def _late(data: torch.Tensor, is_complex: bool, ticket: int) -> Done:

@@ -81,7 +81,10 @@ def _reduced(call: Call, calls: list[Call], tensors: Tensors, compression: type[
         memory.check(tensor, call.title)
     packed = [compression.compress(tensor) for tensor in tensors]
     summing = Op.SUM if call.op == Op.AVERAGE else call.op
-    sent = [c if context is None else c._replace(op=summing, postscale=1.0) for c, (_, context) in zip(calls, packed)]
+    sent = [
+        c if context is None else c._replace(op=summing, postscale=1.0, counted=True)
+        for c, (_, context) in zip(calls, packed)
+    ]
     done = autograd.run(sent, [tensor for tensor, _ in packed])
     return [
         d.output if context is None else compression.decompress(d.output, context) * _after(call, d.contributors)

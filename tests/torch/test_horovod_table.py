@@ -6,6 +6,7 @@ The table is generated: `python tests/torch/test_horovod_table.py` writes it, an
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -82,12 +83,19 @@ FAULTS = {
 }
 
 
-def home(test: str) -> str:
-    """Return the file, from tests/ on, that defines a case or a test, or is one; "" if there is none."""
+@functools.cache
+def tests() -> dict[str, str]:
+    """Return the text of every test file, by its path from tests/ on."""
     root = HERE.parent
-    for path in sorted(root.rglob("*.[cp]*")):
-        if path.suffix in (".c", ".py") and (path.name == test or re.search(rf"\b{test}\(", path.read_text())):
-            return str(path.relative_to(root))
+    found = [path for path in sorted(root.rglob("*.[cp]*")) if path.suffix in (".c", ".py")]
+    return {str(path.relative_to(root)): path.read_text() for path in found}
+
+
+def home(test: str) -> str:
+    """Return the file that defines a case or a test, or is one; "" if there is none."""
+    for path, text in tests().items():
+        if path.endswith(f"/{test}") or f" {test}(" in text:
+            return path
     return ""
 
 
