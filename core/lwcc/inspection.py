@@ -86,3 +86,33 @@ def version() -> str:
 
 def _text(pointer: object) -> str:
     return "" if pointer == ffi.NULL else str(ffi.string(pointer).decode("utf-8", "replace"))
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Write what every request of this rank does, and when, to a file that opens in Perfetto or chrome://tracing.
+
+    All ranks of a host share the file, which is whole JSON at any moment; one process of the picture is one rank. A
+    file of another job is overwritten. LWCC_TIMELINE=file starts one at `init`.
+
+    Args:
+        file_path: where to; a timeline that is being written elsewhere ends.
+        mark_cycles: mark also the beginning of each collective.
+
+    Raises:
+        ValueError: the file cannot be written.
+        ShutDown: not initialised.
+    """
+    status = lib.lwcc_timeline_start(str(file_path).encode(), int(mark_cycles))
+    if status < 0:
+        raise context.failure(status)
+
+
+def stop_timeline() -> None:
+    """End the timeline of this rank; nothing happens if there is none.
+
+    Raises:
+        ShutDown: not initialised.
+    """
+    status = lib.lwcc_timeline_stop()
+    if status < 0:
+        raise context.failure(status)

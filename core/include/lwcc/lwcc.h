@@ -123,6 +123,11 @@ typedef struct {
 /* Submit n requests; n > 1 makes them one group: run as a unit, or all failed. Never blocks on peers. On failure no
  * request was taken. tickets_out[n] is written only on success. */
 int lwcc_submit(const lwcc_request *requests, int32_t n, lwcc_ticket *tickets_out);
+/* This rank is out of data: until every rank of the set has joined, it takes part in the others' requests with neutral
+ * elements (no rows in allgather and alltoall), and Average divides by the ranks that contribute. What it cannot do
+ * without fails on every rank: a broadcast from it, making a process set. Raw collectives go on needing it. The ticket
+ * is done when all have joined; lwcc_get_result then gives the global rank that joined last as first_dim. */
+int lwcc_submit_join(int32_t process_set, lwcc_ticket *ticket_out);
 int lwcc_poll(lwcc_ticket ticket); /* LWCC_OK, LWCC_PENDING or the request's failure */
 /* Wait, driving the engine if nobody else does. timeout_s < 0: no limit. LWCC_ERR_TIMEOUT leaves the ticket pending. */
 int lwcc_wait(lwcc_ticket ticket, double timeout_s);
@@ -134,6 +139,7 @@ typedef struct {
   int64_t first_dim;       /* of output */
   const int64_t *splits;   /* allgather, alltoall: rows received from each rank; NULL otherwise; the ticket's */
   int32_t nsplits, status; /* status as lwcc_poll */
+  int32_t contributors;    /* ranks that took part with data of their own; 0 for a join */
 } lwcc_result;
 int lwcc_get_result(lwcc_ticket ticket, lwcc_result *out);
 void *lwcc_take_output(lwcc_ticket ticket); /* the library's output becomes the caller's: lwcc_free_output */
@@ -176,6 +182,13 @@ int lwcc_time_loop(const lwcc_loop *loop, double *seconds_out);
 void *lwcc_alloc(size_t nbytes); /* NULL on failure (lwcc_error) or before join */
 void lwcc_free(void *p);         /* NULL is fine; not while a request uses it */
 int32_t lwcc_is_registered(const void *p, size_t nbytes);
+
+/* ---- timeline ---- */
+/* Write what each request does, and when, to a file that the ranks of a host share: JSON for chrome://tracing and
+ * Perfetto, whole at any moment. A file that is not this job's is emptied. LWCC_TIMELINE starts one at join. marks !=
+ * 0: also an instant for each collective's beginning. LWCC_ERR_INVALID: the file cannot be written. */
+int lwcc_timeline_start(const char *path, int32_t marks);
+int lwcc_timeline_stop(void); /* no-op without one */
 
 /* ---- another library's collectives in the place of ours, for comparison: negotiation and fusion stay ours ---- */
 typedef enum { LWCC_ENGINE_OWN = 0, LWCC_ENGINE_MPI = 1, LWCC_ENGINE_GUEST = 2 } lwcc_engine;

@@ -1,13 +1,16 @@
 #include "api/ctx.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "exec/guest.h"
 #include "exec/mpi.h"
 #include "os/env.h"
+#include "os/hmac.h"
 #include "os/log.h"
 #include "os/mem.h"
 #include "os/status.h"
@@ -16,7 +19,8 @@ typedef struct {
   bootstrap *listening; /* between open and join */
   engine *engine;       /* between join and shutdown */
   lwcc_job job;
-  pid_t owner; /* the process that opened */
+  pid_t owner;    /* the process that opened */
+  char token[33]; /* the same on all ranks of the job, and no other's */
   lwcc_world world;
 } context;
 
@@ -77,6 +81,14 @@ int ctx_alive(const engine *e) {
   return failed < 0 ? os_fail(failed, "%s", e->failed_text) : LWCC_OK;
 }
 
+static void make_token(context *c) {
+  uint8_t mac[HMAC_BYTES];
+  char text[64];
+  int n = snprintf(text, sizeof text, "timeline %llu", (unsigned long long)c->job.generation);
+  hmac_sha256(c->job.secret ? c->job.secret : (const uint8_t *)"", c->job.secret ? 32 : 0, text, (size_t)n, mac);
+  for (int i = 0; i < 16; i++) snprintf(c->token + (ptrdiff_t)2 * i, 3, "%02x", mac[i]);
+}
+
 int lwcc_open(const lwcc_job *job, char *endpoint_out, size_t cap) {
   if (the_context) return os_fail(LWCC_ERR_INVALID, "lwcc_open: already open; call lwcc_shutdown first");
   if (job->size < 1 || job->size > RANKS_MAX || job->rank < 0 || job->rank >= job->size)
@@ -89,6 +101,7 @@ int lwcc_open(const lwcc_job *job, char *endpoint_out, size_t cap) {
   c->job = *job;
   c->owner = getpid();
   log_set_rank(job->rank);
+  make_token(c);
   int st = bootstrap_open(job, &c->listening);
   if (st >= 0) {
     st = bootstrap_endpoint(c->listening, endpoint_out, cap);
@@ -154,6 +167,32 @@ static int join(context *c, const char *const *endpoints, double timeout_s, tran
                           .cross_size = me->cross_size};
   c->engine = e;
   atomic_store_explicit(&the_engine, e, memory_order_release);
+  const char *trace = env_text(ENV_TIMELINE);
+  if (*trace && strcasecmp(trace, "DYNAMIC") != 0 && lwcc_timeline_start(trace, 0) < 0) LOG(WARN, "%s", os_error());
+  return LWCC_OK;
+}
+
+int lwcc_timeline_start(const char *path, int32_t marks) {
+  engine *e = ctx_engine();
+  timeline *t;
+  if (!e) return LWCC_ERR_SHUTDOWN;
+  const timeline_parts parts = {
+      .path = path, .job = the_context->token, .rank = e->rank, .host = e->ids[e->rank].host, .marks = marks != 0};
+  TRY(timeline_open(&parts, &t));
+  engine_lock(e);
+  timeline_close(e->trace);
+  e->trace = t;
+  engine_unlock(e);
+  return LWCC_OK;
+}
+
+int lwcc_timeline_stop(void) {
+  engine *e = ctx_engine();
+  if (!e) return LWCC_ERR_SHUTDOWN;
+  engine_lock(e);
+  timeline_close(e->trace);
+  e->trace = NULL;
+  engine_unlock(e);
   return LWCC_OK;
 }
 

@@ -82,7 +82,7 @@ static int check(int64_t count, int dtype, int op, const char *what) {
   if (dtype < 0 || dtype >= LWCC_DTYPES) return os_fail(LWCC_ERR_INVALID, "%s: dtype %d is unknown", what, dtype);
   if (count < 0 || !mem_mul((size_t)count, coll_dtype_bytes(dtype), &nbytes) || nbytes > PTRDIFF_MAX)
     return os_fail(LWCC_ERR_INVALID, "%s: count %lld", what, (long long)count);
-  if (op == LWCC_ADASUM) return os_fail(LWCC_ERR_UNSUPPORTED, "%s: op Adasum is not built yet", what);
+  if (op == LWCC_ADASUM) return os_fail(LWCC_ERR_UNSUPPORTED, "%s: op Adasum is for named requests only", what);
   if (op < LWCC_AVERAGE || op > LWCC_PRODUCT)
     return os_fail(LWCC_ERR_INVALID, "%s: op %d; expected 0 (Average) to 5 (Product)", what, op);
   if (op == LWCC_AVERAGE && dtype == LWCC_BOOL)

@@ -195,6 +195,7 @@ void engine_free(engine *e) {
     free(reach);
   }
   if (e->nd) node_close(e->nd);
+  timeline_close(e->trace);
   queue_destroy(&e->q);
   pthread_mutex_destroy(&e->lock);
   free(e->has_left);

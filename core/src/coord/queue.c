@@ -87,7 +87,7 @@ static int take_request(queue *q, request **out) {
   r->finished = r->in_lane = r->refused = false;
   r->nbytes = 0;
   r->first_dim = 0;
-  r->nrows = 0;
+  r->nrows = r->contributors = 0;
   r->text[0] = 0;
   atomic_store_explicit(&r->done, 0, memory_order_relaxed);
   atomic_store_explicit(&r->status, LWCC_PENDING, memory_order_relaxed);
