@@ -83,7 +83,7 @@ def _run_one(spec: LaunchSpec, command: Sequence[str], variant: Variant, folder:
     from lwcc.launcher.command import run_job
 
     journal = os.path.abspath(os.path.join(folder, "journal"))
-    same = {"PYTHONHASHSEED": "0", **spec.extra_env, "LWCC_JOURNAL": journal}
+    same = {"PYTHONHASHSEED": "0", **spec.extra_env, "LWCC_JOURNAL": journal, "LWCC_ENGINE": variant.engine}
     one = replace(
         spec, engine=variant.engine, settings=variant.settings, log_dir=folder, extra_env=same, baseline=()
     )  # fmt: skip

@@ -120,7 +120,8 @@ def _on_engine(spec: LaunchSpec, command: Sequence[str], network: Network | None
             settings = replace(settings, arguments=(*settings.arguments, *network.mpi_arguments(found.kind)))
         command = mpi.command(found, settings, spec.np, command)
         spec = replace(spec, np=1, tag=False, prefixes=())
-    variables = {"LWCC_ENGINE": spec.engine, **(settings.variables if settings else {})}
+    ours = {"LWCC_ALGORITHM": "", "LWCC_PLUGIN": ""}  # chosen for LWCC's own engine
+    variables = {"LWCC_ENGINE": spec.engine, **ours, **(settings.variables if settings else {})}
     return replace(spec, extra_env={**spec.extra_env, **variables}), command
 
 

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 import lwcc
-from lwcc import context
+from lwcc import context, journal
 from lwcc_tf.keras import backend
 
 
@@ -41,9 +41,10 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         self._broadcast()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Broadcast what has come since."""
+        """Broadcast what has come since; note the step for a comparison."""
         if batch == 0:
             self._broadcast()
+        journal.step()
 
 
 class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc, unused-ignore]
