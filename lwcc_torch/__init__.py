@@ -9,9 +9,17 @@ lwcc.broadcast_optimizer_state(optimizer, root_rank=0)
 
 from __future__ import annotations
 
-from typing import Any
-
 from lwcc import __version__ as __version__
+from lwcc.capabilities import ccl_built as ccl_built
+from lwcc.capabilities import cuda_built as cuda_built
+from lwcc.capabilities import ddl_built as ddl_built
+from lwcc.capabilities import gloo_built as gloo_built
+from lwcc.capabilities import gloo_enabled as gloo_enabled
+from lwcc.capabilities import mpi_built as mpi_built
+from lwcc.capabilities import mpi_enabled as mpi_enabled
+from lwcc.capabilities import mpi_threads_supported as mpi_threads_supported
+from lwcc.capabilities import nccl_built as nccl_built
+from lwcc.capabilities import rocm_built as rocm_built
 from lwcc.context import cross_rank as cross_rank
 from lwcc.context import cross_size as cross_size
 from lwcc.context import init as init
@@ -22,12 +30,16 @@ from lwcc.context import local_size as local_size
 from lwcc.context import rank as rank
 from lwcc.context import shutdown as shutdown
 from lwcc.context import size as size
+from lwcc.errors import HorovodVersionMismatchError as HorovodVersionMismatchError
+from lwcc.errors import HostsUpdatedInterrupt as HostsUpdatedInterrupt
 from lwcc.errors import LwccError as LwccError
 from lwcc.errors import Mismatch as Mismatch
 from lwcc.errors import PeerLost as PeerLost
 from lwcc.errors import ShutDown as ShutDown
 from lwcc.errors import Timeout as Timeout
+from lwcc.inspection import start_timeline as start_timeline
 from lwcc.inspection import stats as stats
+from lwcc.inspection import stop_timeline as stop_timeline
 from lwcc.ops import Adasum as Adasum
 from lwcc.ops import Average as Average
 from lwcc.ops import Max as Max
@@ -38,18 +50,13 @@ from lwcc.process_sets import ProcessSet as ProcessSet
 from lwcc.process_sets import add_process_set as add_process_set
 from lwcc.process_sets import global_process_set as global_process_set
 from lwcc.process_sets import remove_process_set as remove_process_set
-from lwcc_torch.capabilities import ccl_built as ccl_built
-from lwcc_torch.capabilities import cuda_built as cuda_built
-from lwcc_torch.capabilities import ddl_built as ddl_built
-from lwcc_torch.capabilities import gloo_built as gloo_built
-from lwcc_torch.capabilities import gloo_enabled as gloo_enabled
-from lwcc_torch.capabilities import mpi_built as mpi_built
-from lwcc_torch.capabilities import mpi_enabled as mpi_enabled
-from lwcc_torch.capabilities import mpi_threads_supported as mpi_threads_supported
-from lwcc_torch.capabilities import nccl_built as nccl_built
-from lwcc_torch.capabilities import rocm_built as rocm_built
+from lwcc.running import run as run
+from lwcc_torch import elastic as elastic
+from lwcc_torch.batchnorm import SyncBatchNorm as SyncBatchNorm
 from lwcc_torch.compression import Compression as Compression
 from lwcc_torch.compression import Compressor as Compressor
+from lwcc_torch.joining import join as join
+from lwcc_torch.ops import SparseHandle as SparseHandle
 from lwcc_torch.ops import allgather as allgather
 from lwcc_torch.ops import allgather_async as allgather_async
 from lwcc_torch.ops import allreduce as allreduce
@@ -83,11 +90,3 @@ from lwcc_torch.state import broadcast_optimizer_state as broadcast_optimizer_st
 from lwcc_torch.state import broadcast_parameters as broadcast_parameters
 
 HorovodInternalError = LwccError
-
-_NOT_HERE = ("join", "SyncBatchNorm", "elastic", "start_timeline", "stop_timeline")
-
-
-def __getattr__(name: str) -> Any:
-    if name in _NOT_HERE:
-        raise AttributeError(f"lwcc_torch has no {name} yet; the rest of Horovod's interface for torch is here")
-    raise AttributeError(f"module 'lwcc_torch' has no attribute {name!r}")

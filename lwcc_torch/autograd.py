@@ -22,20 +22,20 @@ def run(calls: Sequence[Call], tensors: Sequence[torch.Tensor]) -> list[Done]:
     """Run the calls (as one unit if several); their outputs carry gradients if an input does."""
     if not (torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)):
         return engine.run(calls, tensors)
-    splits: list[Optional[tuple[int, ...]]] = []
+    made: list[Done] = []
     apply: Any = _Collective.apply
-    outputs = apply(tuple(calls), splits, *tensors)
-    return [Done(output, rows) for output, rows in zip(outputs, splits)]
+    outputs = apply(tuple(calls), made, *tensors)
+    return [done._replace(output=output) for done, output in zip(made, outputs)]
 
 
 class _Collective(torch.autograd.Function):  # type: ignore[misc, unused-ignore]
     """Any of the collectives on any number of tensors."""
 
     @staticmethod
-    def forward(ctx: Any, calls: tuple[Call, ...], splits: list[Any], *tensors: torch.Tensor) -> Any:
+    def forward(ctx: Any, calls: tuple[Call, ...], made: list[Done], *tensors: torch.Tensor) -> Any:
         done = engine.run(calls, tensors)
-        splits.extend(d.splits for d in done)
-        ctx.calls, ctx.splits, ctx.shapes = calls, splits, [t.shape for t in tensors]
+        made.extend(done)
+        ctx.calls, ctx.splits, ctx.shapes = calls, [d.splits for d in done], [t.shape for t in tensors]
         return tuple(d.output for d in done)
 
     @staticmethod

@@ -15,7 +15,6 @@ import torch
 from lwcc import ops as core
 from lwcc.collectives import set_id
 from lwcc.ops import Op
-from lwcc_torch import engine
 from lwcc_torch import tensor as memory
 from lwcc_torch.compression import Compression, Compressor
 
@@ -166,15 +165,15 @@ class Bucket:
             prescale=1.0 / o.predivide, postscale=post, priority=self.number,
             algorithm=o.algorithm,
         )  # fmt: skip
-        self.ticket = core.Ticket(ticket, self.name, data, lambda _: None)
+        self.ticket = core.Ticket(ticket, self.name, data, _contributors if self.wire is not None else _nothing)
 
     def finish(self) -> None:
         """Wait for the reduction; raises what went wrong with it. The bucket is ready for the next round then."""
         ticket, self.ticket = self.ticket, None
         assert ticket is not None
-        ticket.wait()
+        contributors = ticket.wait()
         if self.wire is not None:  # averaging comes after widening, so that it loses nothing
-            ranks = engine.members(self.options.process_set) if self.options.op == Op.AVERAGE else 1
+            ranks = contributors if self.options.op == Op.AVERAGE else 1
             self.flat.copy_(self.wire).mul_(self.options.predivide / ranks)
 
     def reopen(self) -> None:
@@ -182,6 +181,14 @@ class Bucket:
         self.left, self.absent, self.apart = len(self.slots), [], []
         for slot in self.slots:
             slot.passes = 0
+
+
+def _contributors(ticket: int) -> int:
+    return core.result(ticket).contributors
+
+
+def _nothing(ticket: int) -> None:
+    return None
 
 
 def divide(slots: Iterable[Slot], groups: Mapping[int, int], limit: int) -> list[list[Slot]]:

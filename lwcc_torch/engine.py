@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import torch
 
-from lwcc import context
+from lwcc import context, naming
 from lwcc import ops as core
 from lwcc.collectives import set_id
 from lwcc.ops import Op
@@ -43,10 +43,12 @@ class Call(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What a call left: its output, and the rows received from each rank (allgather, alltoall)."""
+    """What a call left: its output, the rows received from each rank (allgather, alltoall), and how many ranks took
+    part with data of their own, as others may have joined."""
 
     output: torch.Tensor
-    splits: Optional[tuple[int, ...]] = None
+    splits: Optional[tuple[int, ...]]
+    contributors: int
 
 
 def members(process_set: Optional[ProcessSet]) -> int:
@@ -88,7 +90,12 @@ class _Unnamed:
             self._counts.clear()
         counts = self._counts.setdefault(process_set or global_process_set, {})
         number = counts[collective] = counts.get(collective, -1) + 1
-        return f"torch.{core.COLLECTIVE_NAMES[collective]}.noname.{number}"
+        joins = naming.joins_of(set_id(process_set))
+        return f"torch.{core.COLLECTIVE_NAMES[collective]}.noname.{joins}{number}"
+
+    def joined(self, process_set: Optional[ProcessSet]) -> None:
+        """Count the set's calls anew: some of its ranks have made fewer."""
+        self._counts.pop(process_set or global_process_set, None)
 
 
 unnamed = _Unnamed()
@@ -133,19 +140,19 @@ def _prepare(call: Call, tensor: torch.Tensor) -> tuple[core.Request, Any, Any]:
 
 
 def _made(output: torch.Tensor, ticket: int) -> Done:
-    return Done(output)
+    return Done(output, None, core.result(ticket).contributors)
 
 
 def _written(tensor: torch.Tensor, ticket: int) -> Done:
     memory.touched([tensor])
-    return Done(tensor)
+    return Done(tensor, None, core.result(ticket).contributors)
 
 
 def _late(data: torch.Tensor, is_complex: bool, ticket: int) -> Done:
     """Adopt the output that the core allocated."""
     made = core.result(ticket)
     output = memory.adopt(core.take_buffer(ticket), data, made.first_dim)
-    return Done(torch.view_as_complex(output) if is_complex else output, made.splits)
+    return Done(torch.view_as_complex(output) if is_complex else output, made.splits, made.contributors)
 
 
 def start(calls: Sequence[Call], tensors: Sequence[torch.Tensor]) -> list[core.Ticket]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import weakref
 from collections.abc import Mapping
-from typing import Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import torch
 
@@ -20,6 +20,9 @@ from lwcc_torch import engine, ops
 from lwcc_torch import tensor as memory
 from lwcc_torch.buckets import Bucket, Options, Slot, divide
 from lwcc_torch.engine import Call
+
+if TYPE_CHECKING:
+    from lwcc.process_sets import ProcessSet
 
 _live: weakref.WeakSet[Reducer] = weakref.WeakSet()
 _ending_known = False
@@ -226,7 +229,7 @@ class Reducer:
         """Take over the first rank's order of arrival, and make sure that the ranks mean the same parameters."""
         assert self._announced is not None
         done = engine.finish(self._announced)[0]
-        everybody = [part.tolist() for part in done.output.split(done.splits)]
+        everybody = [part.tolist() for part in done.output.split(done.splits) if len(part)]  # none from the joined
         if len({digest for digest, *_ in everybody}) > 1:
             raise errors.Mismatch(f"{self.name}: the ranks' optimizers differ: {self._difference()}")
         self._order = everybody[0][1:]
@@ -246,11 +249,28 @@ class Reducer:
         texts = lwcc.allgather_object(text, name=f"{self.name}.difference", process_set=ranks)
         return next(filter(None, texts), "")
 
+    def begin_anew(self) -> None:
+        """Agree on the order again in the next round: ranks that had joined meanwhile don't know it."""
+        for bucket in self._buckets:
+            if bucket.ticket is not None:
+                bucket.finish()
+        self.forget()
+        self._buckets, self._order, self._announced = [], None, None
+
     def release(self) -> None:
         """Give the registered memory back: the job ends. The next gradient forms new buckets."""
         for slot in self._slots.values():
             slot.leave()
         self._buckets, self._order, self._arrived, self._announced, self.round_open = [], None, [], None, False
+
+
+def joined(process_set: Optional[ProcessSet]) -> None:
+    """Tell the optimizers of the set that all its ranks have joined."""
+    number = process_set.process_set_id if process_set is not None else 0
+    for reducer in list(_live):
+        mine = reducer.options.process_set
+        if (mine.process_set_id if mine is not None else 0) == number:
+            reducer.begin_anew()
 
 
 def _hook(reference: weakref.ref[Reducer], slot: Slot) -> Callable[[torch.Tensor], None]:

@@ -80,14 +80,17 @@ def _reduced(call: Call, calls: list[Call], tensors: Tensors, compression: type[
     for tensor in tensors:
         memory.check(tensor, call.title)
     packed = [compression.compress(tensor) for tensor in tensors]
-    factor = call.postscale / (engine.members(call.process_set) if call.op == Op.AVERAGE else 1)
     summing = Op.SUM if call.op == Op.AVERAGE else call.op
     sent = [c if context is None else c._replace(op=summing, postscale=1.0) for c, (_, context) in zip(calls, packed)]
     done = autograd.run(sent, [tensor for tensor, _ in packed])
     return [
-        d.output if context is None else compression.decompress(d.output, context) * factor
+        d.output if context is None else compression.decompress(d.output, context) * _after(call, d.contributors)
         for d, (_, context) in zip(done, packed)
     ]
+
+
+def _after(call: Call, contributors: int) -> float:
+    return call.postscale / (contributors if call.op == Op.AVERAGE else 1)
 
 
 def _reduction(op: Op, scales: tuple[float, float], process_set: Optional[ProcessSet], in_place: bool = False) -> Call:
@@ -335,10 +338,19 @@ def barrier(process_set: Optional[ProcessSet] = None) -> None:
     collectives.barrier(name=engine.unnamed.next(core.BARRIER, process_set), process_set=process_set)
 
 
+class SparseHandle(int):
+    """The handle of a sparse allreduce: for `poll` and `synchronize`, or to be called, as Horovod's."""
+
+    def __call__(self) -> torch.Tensor:
+        """Wait and return the result, as `synchronize`."""
+        reduced: torch.Tensor = synchronize(self)
+        return reduced
+
+
 def sparse_allreduce_async(
     tensor: torch.Tensor, name: Optional[str] = None, op: int = Op.AVERAGE, process_set: Optional[ProcessSet] = None
-) -> Callable[[], torch.Tensor]:
-    """Start the reduction (Average or Sum) of sparse COO tensors; return a function that waits and gives the result.
+) -> SparseHandle:
+    """Start the reduction (Average or Sum) of sparse COO tensors; return a handle, which can also be called.
 
     Indices and values are gathered; the result is coalesced, with the same bits on every rank.
     """
@@ -349,11 +361,10 @@ def sparse_allreduce_async(
     gather = Call(core.ALLGATHER, "", process_set=process_set)
     calls = [gather._replace(name=f"{base}.indices"), gather._replace(name=f"{base}.values")]
     tickets = engine.start(calls, [own.indices().t(), own.values()])
-    factor = engine.members(process_set) if op == Op.AVERAGE else 1
 
-    def wait() -> torch.Tensor:
-        indices, values = (d.output for d in engine.finish(tickets))
-        values = values / factor if factor > 1 else values
+    def combine(done: list[Any]) -> torch.Tensor:
+        (indices, *_), (values, _, contributors) = done
+        values = values / contributors if op == Op.AVERAGE and contributors > 1 else values
         return torch.sparse_coo_tensor(indices.t(), values, own.shape, check_invariants=True).coalesce()
 
-    return wait
+    return SparseHandle(_handle(tickets, combine))

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 import torch
 
-from lwcc import context
+from lwcc import context, journal
 from lwcc.ops import Op
-from lwcc_torch import engine
+from lwcc_torch import adasum, engine
+from lwcc_torch.adasum import AdasumDistributed
 from lwcc_torch.buckets import LIMIT_BYTES, Options
 from lwcc_torch.compression import Compression, Compressor
 from lwcc_torch.hooks import Reducer
@@ -90,7 +91,9 @@ class Distributed:
             else:
                 self._reduce_once()  # PATH 9/9: back in the caller; all gradients are reduced
         self._synchronized = False
-        return super().step(*args, **kwargs)  # type: ignore[misc]
+        result = super().step(*args, **kwargs)  # type: ignore[misc]
+        journal.step()
+        return result
 
     step.hooked = True  # type: ignore[attr-defined]  # torch wraps step for its hooks once: in the optimizer's class
 
@@ -167,8 +170,8 @@ def _units(optimizer: torch.optim.Optimizer, groups: Groups) -> dict[int, int]:
 def _options(
     op: int, compression: type[Compressor], predivide: float, bucket_bytes: Optional[int],
 ) -> Options:  # fmt: skip
-    if op not in (Op.AVERAGE, Op.SUM):
-        raise ValueError(f"lwcc: DistributedOptimizer takes op=Average or Sum, not {Op(op).name.title()}")
+    if op not in (Op.AVERAGE, Op.SUM, Op.ADASUM):
+        raise ValueError(f"lwcc: DistributedOptimizer takes op=Average, Sum or Adasum, not {Op(op).name.title()}")
     if predivide != 1.0 and op != Op.AVERAGE:
         raise ValueError("lwcc: gradient_predivide_factor needs op=Average")
     if not hasattr(compression, "wire_for"):
@@ -197,7 +200,8 @@ def DistributedOptimizer(
         named_parameters: `model.named_parameters()`, for messages; names all parameters of the optimizer.
         compression: `Compression.fp16` and `bf16` halve the bytes of float32 gradients on the wire.
         backward_passes_per_step: gradients of so many backward passes are summed locally, then reduced once.
-        op: Average or Sum.
+        op: Average or Sum of the gradients; or Adasum, an adaptive sum of the steps that the ranks would take alone
+            (`lwcc_torch.adasum`), where groups, sparse_as_dense and bucket_bytes mean nothing.
         gradient_predivide_factor: Average as a division by this before the sum, and by size / this after it.
         num_groups: deprecated, see `groups`.
         groups: lists of parameters, or a number of groups to make, that are reduced together.
@@ -209,7 +213,7 @@ def DistributedOptimizer(
     Raises:
         ValueError: before init, or a wrong argument.
     """
-    if isinstance(optimizer, Distributed):
+    if isinstance(optimizer, (Distributed, AdasumDistributed)):
         raise ValueError("lwcc: this optimizer is distributed already")
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"lwcc: DistributedOptimizer needs a torch.optim.Optimizer, not {type(optimizer).__name__}")
@@ -218,6 +222,10 @@ def DistributedOptimizer(
     options = _options(op, compression, gradient_predivide_factor, bucket_bytes)
     options = options._replace(sparse_as_dense=sparse_as_dense, process_set=process_set, algorithm=algorithm)
     names, units = _named(optimizer, named_parameters), _units(optimizer, groups if groups is not None else num_groups)
+    if op == Op.ADASUM:
+        made = adasum.distribute(optimizer, f"opt{next(_numbers)}.adasum", compression, process_set)
+        made.set_backward_passes_per_step(backward_passes_per_step)
+        return made
     kind = type(optimizer)
     wrapped: Any = type(f"Distributed{kind.__name__}", (Distributed, kind), {"__module__": kind.__module__})
     made = wrapped.__new__(wrapped)

@@ -62,8 +62,11 @@ if TYPE_CHECKING:
     from lwcc.grouped import grouped_allreduce_async_ as grouped_allreduce_async_
     from lwcc.inspection import algorithms as algorithms
     from lwcc.inspection import plan_text as plan_text
+    from lwcc.inspection import start_timeline as start_timeline
     from lwcc.inspection import stats as stats
+    from lwcc.inspection import stop_timeline as stop_timeline
     from lwcc.inspection import verify as verify
+    from lwcc.joining import join as join
     from lwcc.memory import empty as empty
     from lwcc.objects import allgather_object as allgather_object
     from lwcc.objects import broadcast_object as broadcast_object
@@ -82,6 +85,8 @@ if TYPE_CHECKING:
     from lwcc.process_sets import add_process_set as add_process_set
     from lwcc.process_sets import global_process_set as global_process_set
     from lwcc.process_sets import remove_process_set as remove_process_set
+    from lwcc.running import RunFailed as RunFailed
+    from lwcc.running import run as run
 
 _HOME = {
     "authoring": "Algorithm algorithm",
@@ -93,12 +98,14 @@ _HOME = {
     "context": ("cross_rank cross_size init is_homogeneous is_initialized local_rank local_size rank shutdown size"),
     "errors": "LwccError Mismatch PeerLost PlanRefused ProtocolFailure ShutDown SystemFailure Timeout Unsupported",
     "grouped": "grouped_allreduce grouped_allreduce_ grouped_allreduce_async grouped_allreduce_async_",
-    "inspection": "algorithms plan_text stats verify",
+    "inspection": "algorithms plan_text start_timeline stats stop_timeline verify",
+    "joining": "join",
     "memory": "empty",
     "objects": "allgather_object broadcast_object",
     "ops": "Adasum Average Max Min Op Product Sum Ticket",
     "optimizer": "DistributedOptimizer",
     "plan": "Plan Topology",
+    "running": "RunFailed run",
     "process_sets": "ProcessSet add_process_set global_process_set remove_process_set",
 }
 _WHERE = {name: module for module, names in _HOME.items() for name in names.split()}

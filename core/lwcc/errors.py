@@ -83,6 +83,22 @@ class PlanRefused(LwccError):
     status = "PLAN"
 
 
+class HostsUpdatedInterrupt(RuntimeError):
+    """Hosts have come or gone, in elastic training. Part of Horovod's interface; a fixed set of ranks never raises it.
+
+    Attributes:
+        skip_sync: whether the state of the ranks needs no synchronising.
+    """
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__("lwcc: the hosts of the job have changed")
+        self.skip_sync = skip_sync
+
+
+class HorovodVersionMismatchError(ImportError):
+    """Built for another version of a framework. Part of Horovod's interface; never raised, as nothing is built so."""
+
+
 _BY_STATUS: dict[str, type[LwccError]] = {
     cls.status: cls
     for cls in (Mismatch, PeerLost, Timeout, ShutDown, SystemFailure, ProtocolFailure, Unsupported, PlanRefused)

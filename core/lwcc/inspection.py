@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lwcc import context, ops
 from lwcc._native import ffi, lib
 
@@ -61,8 +63,10 @@ def verify(collective: str, name: str, size: int) -> None:
         raise context.failure(status)
 
 
-def stats() -> dict[str, int]:
+def stats() -> dict[str, Any]:
     """Return the counters since init (see lwcc_stats in lwcc.h): requests, cache_hits, fused, bytes, busy_ns, ...
+
+    All are whole numbers, but `allreduces`: a list of counts, where [k] counts those of 2^(k-1) < bytes <= 2^k.
 
     Raises:
         ShutDown: not initialised.
@@ -71,7 +75,8 @@ def stats() -> dict[str, int]:
     status = lib.lwcc_get_stats(out)
     if status < 0:
         raise context.failure(status)
-    return {name: int(getattr(out, name)) for name, _ in ffi.typeof("lwcc_stats").fields}
+    found = {name: getattr(out, name) for name, _ in ffi.typeof("lwcc_stats").fields}
+    return {name: value if isinstance(value, int) else [int(n) for n in value] for name, value in found.items()}
 
 
 def version() -> str:
@@ -81,3 +86,33 @@ def version() -> str:
 
 def _text(pointer: object) -> str:
     return "" if pointer == ffi.NULL else str(ffi.string(pointer).decode("utf-8", "replace"))
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Write what every request of this rank does, and when, to a file that opens in Perfetto or chrome://tracing.
+
+    All ranks of a host share the file, which is whole JSON at any moment; one process of the picture is one rank. A
+    file of another job is overwritten. LWCC_TIMELINE=file starts one at `init`.
+
+    Args:
+        file_path: where to; a timeline that is being written elsewhere ends.
+        mark_cycles: mark also the beginning of each collective.
+
+    Raises:
+        ValueError: the file cannot be written.
+        ShutDown: not initialised.
+    """
+    status = lib.lwcc_timeline_start(str(file_path).encode(), int(mark_cycles))
+    if status < 0:
+        raise context.failure(status)
+
+
+def stop_timeline() -> None:
+    """End the timeline of this rank; nothing happens if there is none.
+
+    Raises:
+        ShutDown: not initialised.
+    """
+    status = lib.lwcc_timeline_stop()
+    if status < 0:
+        raise context.failure(status)

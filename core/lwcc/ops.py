@@ -17,7 +17,6 @@ reducescatter): the library allocates, see `take_buffer`. `shape` is the input's
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Sequence
 from enum import IntEnum
@@ -25,7 +24,8 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 from lwcc import context
 from lwcc._native import ffi, lib
-from lwcc.plan import COLLECTIVES
+from lwcc.naming import COLLECTIVE_NAMES as COLLECTIVE_NAMES
+from lwcc.naming import unnamed as unnamed
 from lwcc.request import Request as Request
 from lwcc.request import c_name, fill
 
@@ -54,7 +54,6 @@ ALLGATHER: int = lib.LWCC_ALLGATHER
 REDUCESCATTER: int = lib.LWCC_REDUCESCATTER
 ALLTOALL: int = lib.LWCC_ALLTOALL
 BARRIER: int = lib.LWCC_BARRIER
-COLLECTIVE_NAMES = COLLECTIVES
 
 _submit, _wait, _sleep, _release = lib.lwcc_submit, lib.lwcc_wait, lib.lwcc_sleep, lib.lwcc_release
 _PENDING: int = lib.LWCC_PENDING
@@ -64,12 +63,14 @@ _CACHE_LIMIT = 1024
 
 
 class Result(NamedTuple):
-    """What a finished request left: its output; the rows received from each rank (allgather, alltoall; else None)."""
+    """What a finished request left: its output; the rows received from each rank (allgather, alltoall; else None); how
+    many ranks took part with data of their own, as others may have joined."""
 
     pointer: int
     nbytes: int
     first_dim: int
     splits: Optional[tuple[int, ...]]
+    contributors: int
 
 
 class _Scratch(threading.local):
@@ -82,7 +83,6 @@ class _Scratch(threading.local):
 
 
 _scratch = _Scratch()
-_counters: dict[tuple[int, int, int], Any] = {}  # (epoch, process set, collective) -> unnamed calls so far
 
 
 def collective_number(name: str) -> int:
@@ -90,20 +90,6 @@ def collective_number(name: str) -> int:
     if name not in COLLECTIVE_NAMES:
         raise ValueError(f"lwcc: no collective {name!r}; known: {', '.join(COLLECTIVE_NAMES)}")
     return COLLECTIVE_NAMES.index(name)
-
-
-def unnamed(collective: int, process_set: int = 0) -> str:
-    """Return the next "<collective>.noname.<n>" of a set; its ranks have to issue their unnamed calls in one order."""
-    key = (context.epoch(), process_set, collective)
-    return f"{COLLECTIVE_NAMES[collective]}.noname.{next(_counters.setdefault(key, itertools.count()))}"
-
-
-def forget_unnamed(process_set: int) -> None:
-    """Count a set's unnamed calls from 0 again: its number has a new meaning. Drop those of earlier worlds."""
-    now = context.epoch()
-    for key in list(_counters):
-        if key[0] != now or key[1] == process_set:
-            del _counters[key]
 
 
 def forget_prepared() -> None:
@@ -262,7 +248,7 @@ def result(ticket: int) -> Result:
     if status < 0:
         raise context.failure(status)
     splits = None if out.splits == ffi.NULL else tuple(ffi.unpack(out.splits, out.nsplits))
-    return Result(int(ffi.cast("uintptr_t", out.output)), out.nbytes, out.first_dim, splits)
+    return Result(int(ffi.cast("uintptr_t", out.output)), out.nbytes, out.first_dim, splits, out.contributors)
 
 
 def take_buffer(ticket: int) -> Any:

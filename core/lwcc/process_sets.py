@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Callable, Optional, Union
 
-from lwcc import context, errors, ops, rendezvous
+from lwcc import context, errors, naming, rendezvous
 from lwcc._native import ffi, lib
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def add_process_set(process_set: Union[ProcessSet, Iterable[int]], algorithm: Op
 def _use(wanted: ProcessSet, number: int) -> ProcessSet:
     if not _added:
         context.at_shutdown(_forget_all)
-    ops.forget_unnamed(number)
+    naming.forget(number)
     wanted.process_set_id = number
     _added[number] = wanted
     return wanted

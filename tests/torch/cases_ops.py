@@ -301,10 +301,60 @@ def case_a_pending_name_cannot_be_used_again(rank: int, size: int) -> None:
 
 
 def case_capabilities_and_missing_names_answer(rank: int, size: int) -> None:
-    assert not hvd.mpi_built() and hvd.gloo_built() and hvd.nccl_built() == 0 and not hvd.cuda_built()
-    assert hvd.is_initialized() and hvd.local_size() * hvd.cross_size() == size
-    raises(AttributeError, "SyncBatchNorm", lambda: hvd.SyncBatchNorm)
+    assert hvd.gloo_built() and hvd.gloo_enabled()
+    assert not any((hvd.mpi_built(), hvd.mpi_enabled(), hvd.mpi_threads_supported()))
+    assert not any((hvd.nccl_built(), hvd.ddl_built(), hvd.ccl_built(), hvd.cuda_built(), hvd.rocm_built()))
+    assert hvd.is_initialized() and hvd.local_size() * hvd.cross_size() == size and hvd.is_homogeneous()
+    assert (hvd.rank(), hvd.size()) == (rank, size)
+    assert hvd.local_rank() + hvd.cross_rank() * hvd.local_size() == rank
+    assert hvd.global_process_set.process_set_id == 0 and hvd.global_process_set.size() == size
+    assert hvd.ProcessSet([0]).rank() is None
+    assert [int(op) for op in (hvd.Average, hvd.Sum, hvd.Adasum, hvd.Min, hvd.Max, hvd.Product)] == list(range(6))
     assert issubclass(hvd.HorovodInternalError, RuntimeError) and not hasattr(hvd, "no_such_name")
+    assert hvd.HostsUpdatedInterrupt(skip_sync=True).skip_sync and issubclass(
+        hvd.HorovodVersionMismatchError, ImportError
+    )
+
+
+def case_forms_agree(rank: int, size: int) -> None:
+    """Blocking, asynchronous, in place and grouped, in the world and in a set: one result."""
+    few = hvd.add_process_set(list(range(0, size, 2))) if size > 1 else None
+    for ranks in (None, few) if few is not None and few.included() else (None,):
+        members = list(range(size)) if ranks is None else list(ranks.ranks or [])
+        for make in (lambda r: torch.arange(6.0) + r, lambda r: torch.tensor(r + 0.5), lambda r: torch.zeros(0, 3)):
+            x, total = make(rank), sum(make(r) for r in members)
+            at = {"process_set": ranks}
+            several = [x, x + 1]
+            sums = [
+                hvd.allreduce(x, op=hvd.Sum, **at), hvd.synchronize(hvd.allreduce_async(x, op=hvd.Sum, **at)),
+                hvd.allreduce_(x.clone(), op=hvd.Sum, **at),
+                hvd.synchronize(hvd.allreduce_async_(x.clone(), op=hvd.Sum, **at)),
+                hvd.grouped_allreduce(several, op=hvd.Sum, **at)[0],
+                hvd.synchronize(hvd.grouped_allreduce_async(several, op=hvd.Sum, **at))[0],
+                hvd.grouped_allreduce_([t.clone() for t in several], op=hvd.Sum, **at)[0],
+                hvd.synchronize(hvd.grouped_allreduce_async_([t.clone() for t in several], op=hvd.Sum, **at))[0],
+            ]  # fmt: skip
+            assert all(torch.equal(got, torch.as_tensor(total)) for got in sums), (ranks, x)
+            gathers = [
+                hvd.allgather(x, **at), hvd.synchronize(hvd.allgather_async(x, **at)),
+                hvd.grouped_allgather(several, **at)[0],
+                hvd.synchronize(hvd.grouped_allgather_async(several, **at))[0],
+            ]  # fmt: skip
+            whole = torch.cat([make(r).reshape(1) if x.dim() == 0 else make(r) for r in members])
+            assert all(torch.equal(got, whole) for got in gathers)
+            if x.dim():
+                op = hvd.Average
+                scattered = [
+                    hvd.reducescatter(x, op=op, **at), hvd.synchronize(hvd.reducescatter_async(x, op=op, **at)),
+                    hvd.grouped_reducescatter(several, op=op, **at)[0],
+                    hvd.synchronize(hvd.grouped_reducescatter_async(several, op=op, **at))[0],
+                ]  # fmt: skip
+                rows = [len(x) // len(members) + (i < len(x) % len(members)) for i in range(len(members))]
+                me = members.index(rank)
+                part = torch.as_tensor(total)[sum(rows[:me]) : sum(rows[: me + 1])] / len(members)
+                assert all(torch.allclose(got, part) for got in scattered)
+    if few is not None:
+        assert hvd.remove_process_set(few)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,16 @@
 #include "api/ctx.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
+#include "exec/guest.h"
+#include "exec/mpi.h"
 #include "os/env.h"
+#include "os/hmac.h"
 #include "os/log.h"
 #include "os/mem.h"
 #include "os/status.h"
@@ -14,7 +19,8 @@ typedef struct {
   bootstrap *listening; /* between open and join */
   engine *engine;       /* between join and shutdown */
   lwcc_job job;
-  pid_t owner; /* the process that opened */
+  pid_t owner;    /* the process that opened */
+  char token[33]; /* the same on all ranks of the job, and no other's */
   lwcc_world world;
 } context;
 
@@ -75,6 +81,14 @@ int ctx_alive(const engine *e) {
   return failed < 0 ? os_fail(failed, "%s", e->failed_text) : LWCC_OK;
 }
 
+static void make_token(context *c) {
+  uint8_t mac[HMAC_BYTES];
+  char text[64];
+  int n = snprintf(text, sizeof text, "timeline %llu", (unsigned long long)c->job.generation);
+  hmac_sha256(c->job.secret ? c->job.secret : (const uint8_t *)"", c->job.secret ? 32 : 0, text, (size_t)n, mac);
+  for (int i = 0; i < 16; i++) snprintf(c->token + (ptrdiff_t)2 * i, 3, "%02x", mac[i]);
+}
+
 int lwcc_open(const lwcc_job *job, char *endpoint_out, size_t cap) {
   if (the_context) return os_fail(LWCC_ERR_INVALID, "lwcc_open: already open; call lwcc_shutdown first");
   if (job->size < 1 || job->size > RANKS_MAX || job->rank < 0 || job->rank >= job->size)
@@ -87,6 +101,7 @@ int lwcc_open(const lwcc_job *job, char *endpoint_out, size_t cap) {
   c->job = *job;
   c->owner = getpid();
   log_set_rank(job->rank);
+  make_token(c);
   int st = bootstrap_open(job, &c->listening);
   if (st >= 0) {
     st = bootstrap_endpoint(c->listening, endpoint_out, cap);
@@ -152,6 +167,32 @@ static int join(context *c, const char *const *endpoints, double timeout_s, tran
                           .cross_size = me->cross_size};
   c->engine = e;
   atomic_store_explicit(&the_engine, e, memory_order_release);
+  const char *trace = env_text(ENV_TIMELINE);
+  if (*trace && strcasecmp(trace, "DYNAMIC") != 0 && lwcc_timeline_start(trace, 0) < 0) LOG(WARN, "%s", os_error());
+  return LWCC_OK;
+}
+
+int lwcc_timeline_start(const char *path, int32_t marks) {
+  engine *e = ctx_engine();
+  timeline *t;
+  if (!e) return LWCC_ERR_SHUTDOWN;
+  const timeline_parts parts = {
+      .path = path, .job = the_context->token, .rank = e->rank, .host = e->ids[e->rank].host, .marks = marks != 0};
+  TRY(timeline_open(&parts, &t));
+  engine_lock(e);
+  timeline_close(e->trace);
+  e->trace = t;
+  engine_unlock(e);
+  return LWCC_OK;
+}
+
+int lwcc_timeline_stop(void) {
+  engine *e = ctx_engine();
+  if (!e) return LWCC_ERR_SHUTDOWN;
+  engine_lock(e);
+  timeline_close(e->trace);
+  e->trace = NULL;
+  engine_unlock(e);
   return LWCC_OK;
 }
 
@@ -178,6 +219,30 @@ int lwcc_join(const char *const *endpoints, double timeout_s) {
   return st;
 }
 
+static int may_choose(void) {
+  if (the_context && !the_context->engine) return LWCC_OK;
+  return os_fail(LWCC_ERR_INVALID, "the engine is chosen between lwcc_open and lwcc_join");
+}
+
+int lwcc_use_mpi(const lwcc_mpi *mpi) {
+  TRY(may_choose());
+  return mpi_use(mpi);
+}
+
+int lwcc_use_guest(void) {
+  TRY(may_choose());
+  guest_use(true);
+  return LWCC_OK;
+}
+
+int lwcc_guest_next(lwcc_guest_call *out, double timeout_s) {
+  return guest_next(out, timeout_s);
+}
+
+int lwcc_guest_done(uint64_t id, int32_t status, const char *text) {
+  return guest_done(id, status, text ? text : "");
+}
+
 int lwcc_shutdown(void) {
   context *c = the_context;
   if (!c || !mine()) return LWCC_OK;
@@ -187,6 +252,8 @@ int lwcc_shutdown(void) {
     engine_free(c->engine);
   }
   if (c->listening) bootstrap_close(c->listening);
+  mpi_use(NULL);
+  guest_use(false);
   the_context = NULL;
   free(c);
   return LWCC_OK;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "api/ctx.h"
+#include "exec/adasum.h"
 #include "exec/coll.h"
 #include "os/clock.h"
 #include "os/mem.h"
@@ -58,7 +59,9 @@ static int check_op(const lwcc_request *a) {
   }
   if (a->op < LWCC_AVERAGE || a->op > LWCC_PRODUCT)
     return os_fail(LWCC_ERR_INVALID, "\"%s\": op %d; expected 0 (Average) to 5 (Product)", a->name, a->op);
-  if (a->op == LWCC_ADASUM) return os_fail(LWCC_ERR_UNSUPPORTED, "\"%s\": op Adasum is not built yet", a->name);
+  if (a->op == LWCC_ADASUM && (a->collective != LWCC_ALLREDUCE || !adasum_serves(a->dtype)))
+    return os_fail(LWCC_ERR_INVALID, "\"%s\": op Adasum is for allreduce of floating types; this is %s of %s", a->name,
+                   collective_name(a->collective), dtype_name(a->dtype));
   if (a->op == LWCC_AVERAGE && a->dtype == LWCC_BOOL)
     return os_fail(LWCC_ERR_INVALID, "\"%s\": op Average has no meaning for bool; use Sum (or), Min (and)", a->name);
   if (isnan(a->prescale) || isnan(a->postscale))
@@ -173,6 +176,29 @@ int lwcc_submit(const lwcc_request *requests, int32_t n, lwcc_ticket *tickets_ou
   return LWCC_OK;
 }
 
+static int fill_join(void *arg, int index, request *r) {
+  signature sig = {.collective = JOIN, .op = LWCC_SUM, .prescale = 1.0, .postscale = 1.0};
+  (void)index;
+  os_copy_text(r->name, sizeof r->name, JOIN_NAME);
+  r->set = *(const int32_t *)arg;
+  r->priority = 0;
+  r->input = NULL;
+  r->output = NULL;
+  r->allocate = NULL;
+  r->on_done = NULL;
+  return signature_copy(&r->sig, &sig);
+}
+
+int lwcc_submit_join(int32_t set, lwcc_ticket *ticket_out) {
+  pset *ps;
+  engine *e = ctx_member(set, &ps);
+  if (!e) return ctx_engine() ? LWCC_ERR_INVALID : LWCC_ERR_SHUTDOWN;
+  if (ps->removed) return os_fail(LWCC_ERR_INVALID, "there is no process set %d", set);
+  TRY(queue_submit(&e->q, 1, fill_join, &set, ticket_out));
+  engine_kick(e);
+  return LWCC_OK;
+}
+
 /* ---- tickets ---- */
 
 static int report(const request *r, int status) {
@@ -226,6 +252,7 @@ int lwcc_get_result(lwcc_ticket t, lwcc_result *out) {
   out->first_dim = r->first_dim;
   out->splits = r->nrows ? r->rows : NULL;
   out->nsplits = r->nrows;
+  out->contributors = r->contributors;
   return LWCC_OK;
 }
 

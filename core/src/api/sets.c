@@ -100,6 +100,7 @@ static int install(const proposal *p, int id, void *area, uint8_t *own) {
   TRY(pset_create(id, p->ranks, p->n, p->e->rank, &ps));
   ps->area = own;
   engine_lock(p->e);
+  while (p->e->polled && !channel_idle(p->e->ch)) engine_turn(p->e); /* an MPI blocks until all members come */
   int st = engine_add_set(p->e, ps, area);
   engine_unlock(p->e);
   return st;

@@ -11,6 +11,7 @@
 #include "coord/negotiate.h"
 #include "coord/pset.h"
 #include "coord/queue.h"
+#include "coord/timeline.h"
 #include "os/thread.h"
 
 typedef struct {
@@ -21,6 +22,7 @@ typedef struct {
 
 typedef struct engine {
   int rank, size, cores; /* cores: that this node's ranks may use */
+  bool polled;           /* what runs rings no bell (MPI): whoever drives must look again and again */
   bool crowded;          /* more ranks than cores: nobody spins */
   int64_t spins;         /* idle turns before a waiting caller yields */
   queue q;
@@ -47,6 +49,7 @@ typedef struct engine {
   uint64_t left_ns; /* when the first peer left in good order; 0: none has. Guarded by lock */
   uint64_t busy_since_ns;
   int running;                           /* operations that run, of lanes and raw */
+  timeline *trace;                       /* guarded by lock; NULL: none */
   lwcc_stats stats;                      /* guarded by lock, except waited_ns and raw_calls */
   _Atomic uint64_t waited_ns, raw_calls; /* relaxed counters */
 } engine;
@@ -81,6 +84,10 @@ bool order_drain(engine *e);
 bool order_coordinate(engine *e, pset *ps);
 void order_control(engine *e, int peer, const void *msg, size_t nbytes);
 void order_lost(engine *e, int peer, int status, const char *text);
+void order_announce(engine *e, pset *ps, request *r); /* READY or REQUEST */
+
+/* obey.c: entries of the order log. LWCC_ERR_PROTOCOL on nonsense. Driving thread. */
+int order_obey(engine *e, pset *ps, reader *r);
 
 /* watch.c: a look at what may be stuck, every LOOK_NS while there is anything. Driving thread. */
 void engine_watch(engine *e);

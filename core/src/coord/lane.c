@@ -7,6 +7,8 @@
 
 #include "coord/engine.h"
 #include "coord/fuse.h"
+#include "coord/stand_in.h"
+#include "exec/adasum.h"
 #include "os/clock.h"
 #include "os/futex.h"
 #include "os/log.h"
@@ -54,7 +56,7 @@ static int args_allgather(pset *ps, request *r, const cached *c, coll_args *a) {
   size_t row = signature_row_count(&r->sig), total = 0;
   TRY(keep_rows(r, ps->size));
   for (int i = 0; i < ps->size; i++) {
-    r->rows[i] = r->sig.ndim ? c->values[i] : 1;
+    r->rows[i] = c->values[i];
     ps->counts[i] = (size_t)r->rows[i] * row;
     r->first_dim += r->rows[i];
     if (!mem_add(total, ps->counts[i], &total)) return os_fail(LWCC_ERR_SYSTEM, "\"%s\": too large", r->name);
@@ -75,6 +77,15 @@ static int args_alltoall(pset *ps, request *r, const cached *c, coll_args *a) {
   }
   a->counts = ps->counts;
   a->recv_counts = ps->counts + p;
+  bool equal = true;
+  for (size_t i = 0; i < p * p; i++) {
+    equal &= c->values[i] == c->values[0];
+    if ((size_t)c->values[i] * row > a->longest) a->longest = (size_t)c->values[i] * row;
+  }
+  if (equal) {
+    a->counts = a->recv_counts = NULL;
+    a->count = a->longest;
+  }
   return output_room(r, total * coll_dtype_bytes(a->dtype));
 }
 
@@ -86,7 +97,47 @@ static int args_reducescatter(pset *ps, request *r, coll_args *a) {
   return output_room(r, ps->counts[ps->me] * coll_dtype_bytes(a->dtype));
 }
 
+/* Adasum: gather all tensors, then every rank combines them alike. Dot products are of whole tensors. */
+static int args_adasum(pset *ps, bucket *b, coll_args *a) {
+  size_t one = a->count * coll_dtype_bytes(a->dtype), nbytes;
+  if (!mem_mul(one, (size_t)ps->size, &nbytes) || posix_memalign(&b->gathered, 64, nbytes ? nbytes : 1) != 0) {
+    b->gathered = NULL;
+    return os_fail(LWCC_ERR_SYSTEM, "\"%s\": no memory for %d times %zu bytes", b->members[0].r->name, ps->size, one);
+  }
+  a->collective = LWCC_ALLGATHER;
+  a->op = LWCC_SUM;
+  a->out = b->gathered;
+  a->prescale = a->postscale = 1.0;
+  for (int i = 0; i < ps->size; i++) ps->counts[i] = a->count;
+  a->counts = ps->counts;
+  return LWCC_OK;
+}
+
+static int combine(const pset *ps, const bucket *b) {
+  const request *r = b->members[0].r;
+  const signature *s = &r->sig;
+  const coll_args a = {.dtype = s->dtype,
+                       .out = r->output,
+                       .count = signature_count(s),
+                       .prescale = s->prescale,
+                       .postscale = s->postscale};
+  return adasum_combine(&a, b->gathered, ps->size);
+}
+
+/* What every member of a bucket has before it runs. */
+static int prepare_members(bucket *b) {
+  for (int i = 0; i < b->n; i++) {
+    request *m = b->members[i].r;
+    if (m->stand_in) TRY(stand_in_fill(m));
+    m->contributors = b->members[i].answer->contributors;
+    m->nbytes = signature_count(&m->sig) * coll_dtype_bytes(m->sig.dtype); /* if fixed; the others overwrite it */
+    m->first_dim = 0;
+  }
+  return LWCC_OK;
+}
+
 static int prepare(engine *e, pset *ps, bucket *b, coll_args *a) {
+  TRY(prepare_members(b));
   request *r = b->members[0].r;
   const signature *s = &r->sig;
   *a = (coll_args){.collective = s->collective,
@@ -99,17 +150,14 @@ static int prepare(engine *e, pset *ps, bucket *b, coll_args *a) {
                    .postscale = s->postscale};
   if (s->op == LWCC_AVERAGE && (s->collective == LWCC_ALLREDUCE || s->collective == LWCC_REDUCESCATTER)) {
     a->op = LWCC_SUM;
-    a->postscale /= ps->size;
+    a->postscale /= r->contributors;
   }
-  for (int i = 0; i < b->n; i++) { /* fixed sizes; the others overwrite it */
-    request *m = b->members[i].r;
-    m->nbytes = signature_count(&m->sig) * coll_dtype_bytes(m->sig.dtype);
-    m->first_dim = 0;
-  }
+  if (r->contributors < ps->size) stand_in_scale(a, r->contributors);
   int st = LWCC_OK;
   switch (s->collective) {
     case LWCC_ALLREDUCE:
-      return fuse_pack(e, ps, b, a, &b->packed);
+      TRY(fuse_pack(e, ps, b, a, &b->packed));
+      return s->op == LWCC_ADASUM ? args_adasum(ps, b, a) : LWCC_OK;
     case LWCC_BROADCAST:
       a->root = pset_index(ps, s->root);
       break;
@@ -151,6 +199,8 @@ static void finish_members(engine *e, bucket *b, int status, const char *text) {
   for (int i = 0; i < b->n; i++) {
     request *r = b->members[i].r;
     cached_unuse(b->members[i].answer);
+    if (e->trace) timeline_request(e->trace, r, b->began_ns, status);
+    if (stand_in_free(r)) continue;
     if (r->refused && status >= 0) {
       char why[NAME_CAP + 64];
       snprintf(why, sizeof why, "\"%s\": no memory for %zu bytes of output", r->name, r->nbytes);
@@ -183,11 +233,13 @@ static void count_end(engine *e, exec_op **op) {
 
 static void finish(engine *e, pset *ps, int status) {
   char text[TEXT_CAP];
-  os_copy_text(text, sizeof text, status < 0 ? os_error() : "");
   bucket *b = pop(ps);
+  if (status >= 0 && b->gathered) status = combine(ps, b);
+  os_copy_text(text, sizeof text, status < 0 ? os_error() : "");
   if (status >= 0 && b->packed) fuse_unpack(ps, b);
   count_end(e, &ps->op);
   finish_members(e, b, status, text);
+  free(b->gathered);
   free(b);
 }
 
@@ -214,11 +266,13 @@ static void start(engine *e, pset *ps) {
   if (ps->lane != b) return; /* the job failed while prepare waited for the peers' memory: b is gone */
   e->stats.buckets++;
   ps->tag++;
+  if (e->trace) b->began_ns = clock_ns();
   if (st >= 0 && nothing_to_move(ps, b, &a)) {
     finish(e, ps, LWCC_OK);
     return;
   }
-  if (st >= 0) st = exec_start(&ps->named, &a, algorithm[0] ? algorithm : NULL, pset_tag(ps, ps->tag), &ps->op);
+  if (st >= 0)
+    st = exec_start(&ps->named, &a, algorithm[0] && !b->gathered ? algorithm : NULL, pset_tag(ps, ps->tag), &ps->op);
   if (st < 0) {
     ps->op = NULL;
     if (st == LWCC_ERR_SYSTEM)
@@ -244,6 +298,7 @@ bool lane_turn(engine *e, pset *ps) {
     any = true;
     if (!ps->op) return any;
   }
+  if (ps->named.blocking && !channel_idle(e->ch)) return any; /* the order must be out before we block for it */
   int st = exec_step(ps->op, &progress);
   ps->op_moved |= progress;
   bool left = atomic_load(&ps->left) >= 0;
@@ -261,7 +316,11 @@ bool lane_turn(engine *e, pset *ps) {
 void lane_abandon(engine *e, pset *ps) {
   while (ps->lane) {
     bucket *b = pop(ps);
-    for (int i = 0; i < b->n; i++) cached_unuse(b->members[i].answer);
+    for (int i = 0; i < b->n; i++) {
+      cached_unuse(b->members[i].answer);
+      stand_in_free(b->members[i].r);
+    }
+    free(b->gathered);
     free(b);
   }
   count_end(e, &ps->op);

@@ -103,7 +103,7 @@ static void sleep_until_work(engine *e) {
 
 static void *background(void *arg) {
   engine *e = arg;
-  int idle = 0;
+  int64_t idle = 0;
   log_set_rank(e->rank);
   pthread_mutex_lock(&e->lock);
   while (!atomic_load(&e->stop)) {
@@ -112,7 +112,8 @@ static void *background(void *arg) {
       if (++e->turns % LOOK_EVERY == 0) look_for_stalls(e);
       continue;
     }
-    if (e->running && idle++ < YIELDS) { /* a collective is under way: the peers are at work too */
+    if (e->running && (idle++ < YIELDS || e->polled)) { /* a collective is under way: the peers are at work too */
+      if (idle % LOOK_EVERY == 0) look_for_stalls(e);
       pthread_mutex_unlock(&e->lock);
       sched_yield();
       pthread_mutex_lock(&e->lock);
@@ -143,7 +144,7 @@ static bool drive(engine *e, request *r, uint64_t deadline_ns, int yields) {
     }
     if (idle++ < e->spins)
       cpu_pause();
-    else if (idle < e->spins + yields)
+    else if (idle < e->spins + yields || (e->polled && e->running))
       sched_yield();
     else
       return false;

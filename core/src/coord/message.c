@@ -7,8 +7,8 @@
 #include "os/mem.h"
 #include "os/status.h"
 
-static const char *const collective_names[] = {"allreduce",     "broadcast", "allgather",
-                                               "reducescatter", "alltoall",  "barrier"};
+static const char *const collective_names[] = {"allreduce", "broadcast", "allgather", "reducescatter",
+                                               "alltoall",  "barrier",   "join"};
 
 const char *dtype_name(int dtype) {
   static const char *const names[] = {"uint8", "int8", "uint16",  "int16",    "uint32",  "int32",  "uint64",
@@ -62,7 +62,7 @@ void signature_read(reader *r, signature *out) {
   read_text(r, out->algorithm, sizeof out->algorithm);
   out->ndim = (int32_t)read_u32(r);
   if (out->ndim < 0 || out->ndim > DIMS_MAX || out->dtype < 0 || out->dtype >= LWCC_DTYPES || out->collective < 0 ||
-      out->collective >= LWCC_COLLECTIVES || out->group_size < 0)
+      out->collective > JOIN || out->group_size < 0)
     r->bad = true;
   if (r->bad) out->ndim = 0;
   read_into(r, out->shape, (size_t)out->ndim * sizeof *out->shape);
@@ -89,7 +89,7 @@ int signature_copy(signature *dst, const signature *src) {
   return LWCC_OK;
 }
 
-/* Everything but the first dimension from `dim` on and the splits. */
+/* Everything but the splits and the dimensions before `dim`. */
 static int same_from(const signature *a, const signature *b, int dim) {
   if (a->collective != b->collective || a->dtype != b->dtype || a->op != b->op || a->root != b->root) return 0;
   if (a->ndim != b->ndim || a->group_size != b->group_size || a->group != b->group) return 0;

@@ -1,23 +1,28 @@
 /* What negotiation says on the wire. A frame: u32 set, then entries until its end. Rank to coordinator: READY, REQUEST.
- * Coordinator to rank, the order log: NEW, RUN, ERROR, EVICT. To everybody: BYE, LOST (set = MESSAGE_ALL).
- * Frames come from authenticated peers, and are decoded as if they did not: every length is checked. */
+ * Coordinator to rank, the order log: NEW, PART, RUN, ERROR, EVICT, JOINED. To everybody: BYE, LOST (set =
+ * MESSAGE_ALL). Frames come from authenticated peers, and are decoded as if they did not: every length is checked. */
 #ifndef COORD_MESSAGE_H
 #define COORD_MESSAGE_H
 #include "coord/bytes.h"
 #include "lwcc/lwcc.h"
 
 enum { NAME_CAP = 512, DIMS_MAX = 32, ALGORITHM_CAP = 64, TEXT_CAP = 1024, RANKS_MAX = 4096 };
+enum { JOIN = LWCC_COLLECTIVES }; /* the "collective" of a request to be left out: it ends when all have joined */
 #define MESSAGE_ALL UINT32_MAX
+#define JOIN_NAME "lwcc.join"
 
 typedef enum {
   ENTRY_READY = 'R',   /* u32 id */
   ENTRY_REQUEST = 'Q', /* text name, i32 priority, signature */
   ENTRY_NEW = 'N',     /* u32 id, u8 collective, text name, u32 n, i64 values[n]; allgather: each rank's first
                            dimension; alltoall: rows [from * size + to] */
+  ENTRY_PART = 'P',    /* as NEW, then u8 asked[size], signature: it will run once, with neutral elements for the ranks
+                           that have not asked, all of which have joined; an EVICT follows its RUN */
   ENTRY_RUN = 'X',     /* u32 n, u32 ids[n]: one bucket */
   ENTRY_ERROR = 'E',   /* u8 collective, i32 status, text name, text text, u32 n, u8 asked[n]: which ranks are
                            concerned; a request that is still on its way to the coordinator is counted anew */
   ENTRY_EVICT = 'V',   /* u32 id */
+  ENTRY_JOINED = 'J',  /* u32 index of the rank that joined last: all have */
   ENTRY_BYE = 'B',
   ENTRY_LOST = 'L' /* u32 rank, text: this rank is dead, as the sender saw */
 } entry_kind;

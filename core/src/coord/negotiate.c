@@ -11,7 +11,7 @@
 
 int coordinator_create(pset *ps, coordinator **out) {
   void *memory, *last;
-  TRY(mem_zeroed((size_t)ps->size, sizeof(last_ask), &last));
+  TRY(mem_zeroed((size_t)ps->size, sizeof(last_ask) + sizeof(bool), &last));
   int st = mem_zeroed(1, sizeof(coordinator), &memory);
   if (st < 0) {
     free(last);
@@ -20,6 +20,7 @@ int coordinator_create(pset *ps, coordinator **out) {
   coordinator *co = memory;
   co->ps = ps;
   co->last = last;
+  co->joined = (bool *)(co->last + ps->size);
   co->ready_tail = &co->ready;
   co->limits = (coordinator_limits){.fusion_nbytes = 64u << 20, .capacity = 4096};
   *out = co;
@@ -57,11 +58,16 @@ static void link_newest(coordinator *co, tally *t) {
   co->newest = t;
 }
 
+void tally_unlist(coordinator *co, tally *t) {
+  if (t->id && !t->once) names_remove(&co->by_id, &t->by_id), co->known--;
+  names_remove(&co->by_name, &t->by_name);
+  t->once = true;
+}
+
 static void free_tally(coordinator *co, tally *t) {
   forget_asked(co, t);
   unlink_age(co, t);
-  names_remove(&co->by_name, &t->by_name);
-  if (t->id) names_remove(&co->by_id, &t->by_id), co->known--;
+  tally_unlist(co, t);
   signature_free(&t->agreed);
   free(t->values);
   free(t->fresh);
@@ -113,6 +119,14 @@ bytes *coordinator_log(coordinator *co) {
 }
 
 void tally_settled(coordinator *co, tally *t) {
+  if (t->once) {
+    bytes_u8(&co->log, ENTRY_EVICT);
+    bytes_u32(&co->log, t->id);
+  }
+  if (t->once || !t->id) {
+    free_tally(co, t);
+    return;
+  }
   forget_asked(co, t);
   unlink_age(co, t);
   link_newest(co, t);
@@ -127,7 +141,7 @@ void tally_fail(coordinator *co, tally *t, int status, const char *text) {
   bytes_text(&co->log, text);
   bytes_u32(&co->log, (uint32_t)co->ps->size);
   bytes_put(&co->log, t->asked, (size_t)co->ps->size);
-  t->id ? tally_settled(co, t) : free_tally(co, t);
+  tally_settled(co, t);
 }
 
 tally *tally_find(const coordinator *co, int collective, const char *name) {
@@ -167,8 +181,7 @@ static int make_tally(coordinator *co, int collective, const char *name, tally *
   return LWCC_OK;
 }
 
-/* What rank index i asks for: its REQUEST, or what was agreed with its own rows. out borrows splits. */
-static void asked_signature(const coordinator *co, const tally *t, int i, signature *out) {
+void tally_asked(const coordinator *co, const tally *t, int i, signature *out) {
   int size = co->ps->size;
   if (t->fresh[i]) {
     *out = *t->fresh[i];
@@ -183,23 +196,31 @@ static void asked_signature(const coordinator *co, const tally *t, int i, signat
   for (int d = 0; d < size; d++) out->shape[0] += out->splits[d];
 }
 
+int tally_first(const coordinator *co, const tally *t) {
+  int i = 0;
+  while (i < co->ps->size - 1 && !t->asked[i]) i++;
+  return i;
+}
+
 static bool agree(coordinator *co, tally *t, char *text, size_t cap) {
   signature first, other;
+  int k = tally_first(co, t);
   char a[384], b[384];
-  asked_signature(co, t, 0, &first);
-  for (int i = 1; i < co->ps->size; i++) {
-    asked_signature(co, t, i, &other);
+  tally_asked(co, t, k, &first);
+  for (int i = k + 1; i < co->ps->size; i++) {
+    if (!t->asked[i]) continue;
+    tally_asked(co, t, i, &other);
     if (signature_agree(&first, &other)) continue;
     signature_print(&other, a, sizeof a);
     signature_print(&first, b, sizeof b);
     snprintf(text, cap, "\"%s\": the ranks disagree: rank %d: %s; rank %d: %s", t->name, co->ps->ranks[i], a,
-             co->ps->ranks[0], b);
+             co->ps->ranks[k], b);
     return false;
   }
   return true;
 }
 
-/* The numbers that differ by rank; NULL for the collectives that have none. */
+/* The numbers that differ by rank, 0 for those that have joined; NULL for the collectives that have none. */
 static int collect_values(coordinator *co, tally *t, int64_t **out, uint32_t *n_out) {
   size_t p = (size_t)co->ps->size;
   *n_out = t->collective == LWCC_ALLGATHER ? (uint32_t)p : t->collective == LWCC_ALLTOALL ? (uint32_t)(p * p) : 0;
@@ -210,8 +231,9 @@ static int collect_values(coordinator *co, tally *t, int64_t **out, uint32_t *n_
   int64_t *v = *out = memory;
   for (size_t i = 0; i < p; i++) {
     signature s;
-    asked_signature(co, t, (int)i, &s);
-    if (t->collective == LWCC_ALLGATHER) v[i] = s.shape[0];
+    if (!t->asked[i]) continue;
+    tally_asked(co, t, (int)i, &s);
+    if (t->collective == LWCC_ALLGATHER) v[i] = s.ndim ? s.shape[0] : 1;
     for (size_t d = 0; d < p && t->collective == LWCC_ALLTOALL; d++)
       v[i * p + d] = s.nsplits ? s.splits[d] : s.shape[0] / (int64_t)p;
   }
@@ -237,21 +259,25 @@ static void evict_some(coordinator *co) {
 
 static int accept(coordinator *co, tally *t, int64_t *values, uint32_t n) {
   signature first;
-  asked_signature(co, t, 0, &first);
-  int st = t->fresh[0] ? signature_copy(&t->agreed, &first) : LWCC_OK;
-  if (t->id) names_remove(&co->by_id, &t->by_id), co->known--;
+  int k = tally_first(co, t);
+  tally_asked(co, t, k, &first);
+  int st = t->fresh[k] ? signature_copy(&t->agreed, &first) : LWCC_OK;
+  if (t->id && !t->once) names_remove(&co->by_id, &t->by_id), co->known--;
   free(t->values);
   t->values = values;
   t->id = ++co->next_id;
-  if (st >= 0) st = names_add(&co->by_id, &t->by_id, id_hash(t->id));
+  if (st >= 0 && !t->once) {
+    st = names_add(&co->by_id, &t->by_id, id_hash(t->id));
+    co->known++;
+  }
   if (st < 0) return st;
-  co->known++;
-  bytes_u8(&co->log, ENTRY_NEW);
+  bytes_u8(&co->log, t->once ? ENTRY_PART : ENTRY_NEW);
   bytes_u32(&co->log, t->id);
   bytes_u8(&co->log, (uint8_t)t->collective);
   bytes_text(&co->log, t->name);
   bytes_u32(&co->log, n);
   bytes_put(&co->log, values, n * sizeof *values);
+  if (t->once) part_log(co, t);
   return LWCC_OK;
 }
 
@@ -261,18 +287,21 @@ static int refuse(coordinator *co, tally *t, int status, const char *text) {
   return LWCC_OK;
 }
 
-static int decide(coordinator *co, tally *t) {
+int tally_decide(coordinator *co, tally *t) {
   char text[TEXT_CAP];
-  if (t->nnew) {
+  bool part = t->nasked < co->ps->size;
+  if (t->nnew || part) {
     int64_t *values;
     uint32_t n;
-    if (!agree(co, t, text, sizeof text)) return refuse(co, t, LWCC_ERR_MISMATCH, text);
+    if (!agree(co, t, text, sizeof text) || (part && part_forbidden(co, t, text, sizeof text)))
+      return refuse(co, t, LWCC_ERR_MISMATCH, text);
     TRY(collect_values(co, t, &values, &n));
-    if (n && !signature_rows_fit(asked_for(t, 0), values, n)) {
+    if (n && !signature_rows_fit(asked_for(t, tally_first(co, t)), values, n)) {
       free(values);
       snprintf(text, sizeof text, "\"%s\": too large: the rows of all ranks together", t->name);
       return refuse(co, t, LWCC_ERR_INVALID, text);
     }
+    if (part) tally_unlist(co, t);
     TRY(accept(co, t, values, n));
   }
   ready_add(co, t);
@@ -297,7 +326,8 @@ static int mark(coordinator *co, tally *t, int from, int kind) {
     tally_fail(co, t, LWCC_ERR_SHUTDOWN, co->left);
     return LWCC_OK;
   }
-  return t->nasked == co->ps->size ? decide(co, t) : LWCC_OK;
+  if (t->collective == JOIN) return part_join(co, t, from);
+  return part_complete(co, t) ? tally_decide(co, t) : LWCC_OK;
 }
 
 /* Splits are one number of rows for each rank, or none. What cannot be is refused here, as it is used for indexing. */
@@ -316,7 +346,7 @@ static int take_request(coordinator *co, int from, reader *r) {
   read_text(r, name, sizeof name);
   int32_t priority = (int32_t)read_u32(r);
   signature_read(r, &s);
-  r->bad |= !splits_fit(&s, co->ps->size);
+  r->bad |= !splits_fit(&s, co->ps->size) || (s.collective == JOIN && strcmp(name, JOIN_NAME) != 0);
   tally *t = r->bad ? NULL : tally_find(co, s.collective, name);
   int st = r->bad ? LWCC_ERR_PROTOCOL : LWCC_OK;
   if (!r->bad && !t) st = make_tally(co, s.collective, name, &t);

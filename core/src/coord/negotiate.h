@@ -7,9 +7,11 @@
  *    when all ranks have asked for their groups and these have not the same members.
  * d) Ready requests become RUN buckets while the lane has few buckets waiting, so that those which become ready
  *    meanwhile are fused. Priority orders them; look-ahead passes those that do not fit.
- * e) NEW, RUN, ERROR and EVICT form one log, sent to every rank in the same order. The log is the order of execution.
- * Ids are never reused. Ids that nobody waits for are evicted least recently used first, when there are too many.
- * Driving thread only. */
+ * e) A rank that has joined (JOIN, a request like another) counts as one that has asked for all, with neutral elements.
+ *    What runs without it is said as PART, is never fused with what runs with all, and is forgotten after its RUN.
+ * f) NEW, PART, RUN, ERROR, EVICT and JOINED form one log, sent to every rank in the same order. The log is the order
+ * of execution. Ids are never reused. Ids that nobody waits for are evicted least recently used first, when there are
+ * too many. Driving thread only. */
 #ifndef COORD_NEGOTIATE_H
 #define COORD_NEGOTIATE_H
 #include "coord/bytes.h"

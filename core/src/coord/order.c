@@ -9,7 +9,7 @@
 #include "os/mem.h"
 #include "os/status.h"
 
-static void announce(engine *e, pset *ps, request *r) {
+void order_announce(engine *e, pset *ps, request *r) {
   cached *c = cached_by_name(ps, r->sig.collective, r->name);
   if (c && signature_same(&c->sig, &r->sig)) {
     c->pending = r;
@@ -46,7 +46,7 @@ bool order_drain(engine *e) {
     r->next = NULL;
     e->stats.requests++;
     pset *ps = engine_set(e, r->set);
-    announce(e, ps, r);
+    order_announce(e, ps, r);
     headless |= ps->headless;
   }
   for (pset *ps = headless ? atomic_load(&e->sets) : NULL; ps; ps = ps->next)
@@ -58,142 +58,6 @@ static void fail_protocol(engine *e, const char *what, int peer) {
   char text[TEXT_CAP];
   snprintf(text, sizeof text, "rank %d: %s: %.800s", peer, what, os_error());
   engine_fail(e, LWCC_ERR_PROTOCOL, text);
-}
-
-/* ---- obeying the log ---- */
-
-/* Are these numbers of rows possible, and mine what I asked for? They become lengths. */
-static bool values_fit(const pset *ps, const signature *s, const int64_t *v, size_t n) {
-  size_t size = (size_t)ps->size, me = (size_t)ps->me;
-  if (!signature_rows_fit(s, v, n)) return false;
-  if (s->collective == LWCC_ALLGATHER) return v[me] == s->shape[0];
-  for (size_t d = 0; d < size && n; d++)
-    if (v[me * size + d] != (s->nsplits ? s->splits[d] : s->shape[0] / (int64_t)size)) return false;
-  return true;
-}
-
-static int obey_new(engine *e, pset *ps, reader *r) {
-  char name[NAME_CAP];
-  uint32_t id = read_u32(r);
-  int collective = read_u8(r);
-  read_text(r, name, sizeof name);
-  uint32_t n = read_u32(r);
-  size_t size = (size_t)ps->size;
-  size_t expected = collective == LWCC_ALLGATHER ? size : collective == LWCC_ALLTOALL ? size * size : 0;
-  if (r->bad || n != expected) return os_fail(LWCC_ERR_PROTOCOL, "malformed NEW entry");
-  void *values = NULL;
-  if (n) TRY(mem_zeroed(n, sizeof(int64_t), &values));
-  if (n) read_into(r, values, n * sizeof(int64_t));
-  request *q = r->bad ? NULL : queue_find(&e->q, ps->id, collective, name);
-  if (!q) { /* failed here meanwhile, because a member of the set has left */
-    free(values);
-    if (r->bad) return os_fail(LWCC_ERR_PROTOCOL, "malformed NEW entry");
-    return atomic_load(&ps->left) >= 0 ? LWCC_OK : os_fail(LWCC_ERR_PROTOCOL, "NEW for \"%s\", not asked for", name);
-  }
-  cached *c;
-  if (q->in_lane || cached_by_id(ps, id) || !values_fit(ps, &q->sig, values, n)) {
-    free(values);
-    return os_fail(LWCC_ERR_PROTOCOL, "NEW for \"%s\" does not answer what was asked", name);
-  }
-  TRY(cached_store(ps, q, id, values, &c));
-  c->pending = q;
-  return LWCC_OK;
-}
-
-/* May it share a bucket with the first one? */
-static bool fits_bucket(const bucket *b, const request *r) {
-  if (b->n == 0) return true;
-  const signature *first = &b->members[0].r->sig;
-  return r->sig.collective == LWCC_ALLREDUCE && first->collective == LWCC_ALLREDUCE && r->sig.dtype == first->dtype;
-}
-
-/* NULL: a member is not waiting for this. Takes what waits. */
-static bucket *collect_members(pset *ps, bucket *b, const uint8_t *ids, uint32_t n, uint32_t *bad_out) {
-  for (uint32_t i = 0; i < n; i++) {
-    memcpy(bad_out, ids + i * sizeof(uint32_t), sizeof(uint32_t));
-    cached *c = cached_by_id(ps, *bad_out);
-    if (!c || !c->pending || !fits_bucket(b, c->pending)) {
-      for (int k = 0; k < b->n; k++) b->members[k].answer->pending = b->members[k].r;
-      return NULL;
-    }
-    b->members[b->n].r = c->pending;
-    b->members[b->n++].answer = c;
-    c->pending = NULL; /* at once: no id comes twice */
-  }
-  return b;
-}
-
-static int obey_run(pset *ps, reader *r) {
-  uint32_t n = read_u32(r), bad = 0;
-  if (r->bad || !n || n > (size_t)(r->end - r->at) / sizeof(uint32_t))
-    return os_fail(LWCC_ERR_PROTOCOL, "malformed RUN entry");
-  void *memory;
-  TRY(mem_zeroed(1, sizeof(bucket) + n * sizeof(((bucket *)0)->members[0]), &memory));
-  const uint8_t *ids = r->at;
-  r->at += n * sizeof(uint32_t);
-  bucket *b = collect_members(ps, memory, ids, n, &bad);
-  if (!b) {
-    free(memory);
-    return atomic_load(&ps->left) >= 0 ? LWCC_OK : os_fail(LWCC_ERR_PROTOCOL, "RUN for id %u, not asked for", bad);
-  }
-  for (int i = 0; i < b->n; i++) {
-    b->members[i].r->in_lane = true;
-    b->members[i].answer->users++;
-  }
-  return lane_append(ps, b);
-}
-
-static int obey_error(engine *e, pset *ps, reader *r) {
-  char name[NAME_CAP], text[TEXT_CAP];
-  int32_t status;
-  int collective = read_u8(r);
-  read_into(r, &status, sizeof status);
-  read_text(r, name, sizeof name);
-  read_text(r, text, sizeof text);
-  uint32_t n = read_u32(r);
-  if (r->bad || status >= 0 || n != (uint32_t)ps->size || n > (size_t)(r->end - r->at))
-    return os_fail(LWCC_ERR_PROTOCOL, "malformed ERROR entry");
-  bool asked = r->at[ps->me];
-  r->at += n;
-  request *q = asked ? queue_find(&e->q, ps->id, collective, name) : NULL;
-  if (!q || q->in_lane) return LWCC_OK;
-  cached *c = cached_by_name(ps, collective, name);
-  if (c) c->pending = NULL;
-  e->stats.failed++;
-  request_complete(&e->q, q, status, text);
-  return LWCC_OK;
-}
-
-static int obey_evict(engine *e, pset *ps, reader *r) {
-  cached *c = cached_by_id(ps, read_u32(r));
-  if (!c) return LWCC_OK;
-  request *again = c->pending;
-  cached_drop(ps, c);
-  if (again) announce(e, ps, again); /* our READY met the eviction on the way */
-  return LWCC_OK;
-}
-
-static int obey(engine *e, pset *ps, reader *r) {
-  while (r->at < r->end) {
-    switch (read_u8(r)) {
-      case ENTRY_NEW:
-        TRY(obey_new(e, ps, r));
-        break;
-      case ENTRY_RUN:
-        TRY(obey_run(ps, r));
-        break;
-      case ENTRY_ERROR:
-        TRY(obey_error(e, ps, r));
-        break;
-      case ENTRY_EVICT:
-        TRY(obey_evict(e, ps, r));
-        break;
-      default:
-        return os_fail(LWCC_ERR_PROTOCOL, "unknown entry");
-    }
-    if (engine_failed(e)) return LWCC_OK;
-  }
-  return r->bad ? os_fail(LWCC_ERR_PROTOCOL, "truncated entry") : LWCC_OK;
 }
 
 /* ---- sending ---- */
@@ -227,7 +91,7 @@ bool order_coordinate(engine *e, pset *ps) {
   if (!log->n) return any;
   for (int i = 1; i < ps->size; i++) send_frame(e, ps->ranks[i], ps->id, log);
   reader r = {.at = log->data, .end = log->data + log->n};
-  if (obey(e, ps, &r) < 0) fail_protocol(e, "own order log", e->rank);
+  if (order_obey(e, ps, &r) < 0) fail_protocol(e, "own order log", e->rank);
   log->n = 0;
   return true;
 }
@@ -293,7 +157,8 @@ void order_control(engine *e, int peer, const void *msg, size_t nbytes) {
   else if (ps->co)
     st = coordinator_take(ps->co, from, &r);
   else
-    st = from == 0 ? obey(e, ps, &r) : os_fail(LWCC_ERR_PROTOCOL, "an order that does not come from the coordinator");
+    st = from == 0 ? order_obey(e, ps, &r)
+                   : os_fail(LWCC_ERR_PROTOCOL, "an order that does not come from the coordinator");
   if (st < 0) fail_protocol(e, "negotiation", peer);
 }
 

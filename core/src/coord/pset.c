@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "coord/negotiate.h"
+#include "exec/mpi.h"
 #include "os/mem.h"
 #include "os/status.h"
 
@@ -38,7 +39,7 @@ int pset_create(int id, const int *ranks, int n, int my_rank, pset **out) {
 }
 
 static void free_cached(name_node *node, void *arg) {
-  cached *c = OWNER(cached, by_name, node);
+  cached *c = OWNER(cached, by_id, node);
   (void)arg;
   c->dropped = true;
   if (c->users) return;
@@ -48,13 +49,15 @@ static void free_cached(name_node *node, void *arg) {
 }
 
 void pset_free(pset *ps) {
-  names_each(&ps->by_name, free_cached, NULL);
+  names_each(&ps->by_id, free_cached, NULL);
   names_free(&ps->by_name);
   names_free(&ps->by_id);
   bytes_free(&ps->out);
   coordinator_free(ps->co);
   if (ps->named_shm) shm_team_close(ps->named_shm);
   if (ps->raw_shm) shm_team_close(ps->raw_shm);
+  mpi_team_close(&ps->named);
+  mpi_team_close(&ps->raw);
   exec_team_close(&ps->named);
   exec_team_close(&ps->raw);
   free(ps->ranks);
@@ -87,32 +90,40 @@ cached *cached_by_id(const pset *ps, uint32_t id) {
 void cached_drop(pset *ps, cached *c) {
   names_remove(&ps->by_name, &c->by_name);
   names_remove(&ps->by_id, &c->by_id);
-  free_cached(&c->by_name, NULL);
+  free_cached(&c->by_id, NULL);
 }
 
 void cached_unuse(cached *c) {
   c->users--;
-  if (c->dropped) free_cached(&c->by_name, NULL);
+  if (c->dropped) free_cached(&c->by_id, NULL);
 }
 
-int cached_store(pset *ps, const request *r, uint32_t id, int64_t *values, cached **out) {
-  cached *old = cached_by_name(ps, r->sig.collective, r->name);
+int cached_store(pset *ps, const answer *a, cached **out) {
+  int collective = a->sig->collective;
+  cached *old = cached_by_name(ps, collective, a->name);
   if (old) cached_drop(ps, old);
-  size_t n = strlen(r->name) + 1;
+  size_t n = strlen(a->name) + 1;
   void *memory = NULL;
   int st = mem_zeroed(1, sizeof(cached) + n, &memory);
   cached *c = memory;
-  if (st >= 0) st = signature_copy(&c->sig, &r->sig);
-  if (st >= 0) st = names_add(&ps->by_name, &c->by_name, name_hash(r->name, (uint64_t)r->sig.collective));
-  if (st >= 0) st = names_add(&ps->by_id, &c->by_id, id_hash(id));
+  if (st >= 0) st = signature_copy(&c->sig, a->sig);
+  if (st >= 0) st = names_add(&ps->by_id, &c->by_id, id_hash(a->id));
   if (st < 0) {
-    free(values);
+    if (c) signature_free(&c->sig);
     free(memory);
+    free(a->values);
     return st;
   }
-  memcpy(c->name, r->name, n);
-  c->id = id;
-  c->values = values;
+  memcpy(c->name, a->name, n);
+  c->id = a->id;
+  c->values = a->values;
+  c->absent = a->absent;
+  c->contributors = a->contributors;
+  if (!c->absent) st = names_add(&ps->by_name, &c->by_name, name_hash(a->name, (uint64_t)collective));
+  if (st < 0) {
+    cached_drop(ps, c);
+    return st;
+  }
   *out = c;
   return LWCC_OK;
 }

@@ -10,6 +10,8 @@ typedef struct cached {
   name_node by_name, by_id;
   uint32_t id;
   signature sig;    /* this rank's */
+  bool absent;      /* this rank has joined: a stand-in takes part; in by_id only */
+  int contributors; /* ranks that have asked; fewer than the set's: it serves one time */
   int64_t *values;  /* owned: allgather: first dimension of each rank; alltoall: rows [from * size + to]; else NULL */
   int users;        /* buckets in the lane that need it */
   bool dropped;     /* forgotten; freed with its last user */
@@ -21,7 +23,9 @@ typedef struct cached {
 typedef struct bucket {
   struct bucket *next;
   int n;
-  bool packed; /* in the fusion buffer */
+  bool packed;       /* in the fusion buffer */
+  uint64_t began_ns; /* 0: it has not */
+  void *gathered;    /* owned: Adasum: every rank's tensor; else NULL */
   struct {
     request *r;
     cached *answer;
@@ -72,8 +76,16 @@ static inline uint32_t pset_tag(const pset *ps, uint32_t number) {
 int pset_index(const pset *ps, int rank); /* -1: no member */
 cached *cached_by_name(const pset *ps, int collective, const char *name);
 cached *cached_by_id(const pset *ps, uint32_t id);
-/* Remember an answer, in place of the one this name had. values: given. */
-int cached_store(pset *ps, const request *r, uint32_t id, int64_t *values, cached **out);
+typedef struct {
+  uint32_t id;
+  const char *name;
+  const signature *sig; /* copied */
+  int64_t *values;      /* given, also on failure */
+  bool absent;
+  int contributors;
+} answer;
+/* Remember an answer, in place of the one this name had. */
+int cached_store(pset *ps, const answer *a, cached **out);
 void cached_drop(pset *ps, cached *c); /* freed now, or with its last user */
 void cached_unuse(cached *c);
 #endif

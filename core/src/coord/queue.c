@@ -88,7 +88,7 @@ static int take_request(queue *q, request **out) {
   r->looks = 0;
   r->nbytes = 0;
   r->first_dim = 0;
-  r->nrows = 0;
+  r->nrows = r->contributors = 0;
   r->text[0] = 0;
   atomic_store_explicit(&r->done, 0, memory_order_relaxed);
   atomic_store_explicit(&r->status, LWCC_PENDING, memory_order_relaxed);
@@ -228,7 +228,7 @@ typedef struct {
 static void look(name_node *node, void *arg) {
   look_arg *l = arg;
   request *r = OWNER(request, node, node);
-  if (r->set != l->set || r->in_lane) return;
+  if (r->set != l->set || r->in_lane || r->sig.collective == JOIN) return; /* who has joined may wait for ever */
   r->looks++;
   if (!l->oldest || r->looks > l->oldest->looks) l->oldest = r;
 }

@@ -22,6 +22,7 @@ typedef struct request {
   bool refused;         /* allocate gave no memory; driving thread */
   bool in_lane;         /* ordered to run; driving thread */
   uint32_t looks;       /* queue_look's, while it waits to be ordered; guarded by queue.mu */
+  bool stand_in;        /* of no submitter: this rank has joined (stand_in.h); in no table, and freed when done */
   int set;
   char name[NAME_CAP];
   signature sig; /* op is the user's; AVERAGE is resolved when it runs */
@@ -33,11 +34,13 @@ typedef struct request {
   void *user;
   uint64_t submitted_ns;
   /* results; written by the driving thread before status */
-  void *owned; /* the library's output, until taken */
+  void *owned;   /* the library's output, until taken */
+  void *scratch; /* a stand-in's input */
   size_t nbytes;
   int64_t first_dim;
   int64_t *rows; /* owned: rows received from each rank */
   int32_t nrows;
+  int32_t contributors; /* ranks that had asked */
   char text[TEXT_CAP];
 } request;
 

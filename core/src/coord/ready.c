@@ -149,8 +149,14 @@ static size_t tally_nbytes(const tally *t) {
 static bool fusable(const tally *a, const tally *b) {
   const signature *x = &a->agreed, *y = &b->agreed;
   return x->collective == LWCC_ALLREDUCE && y->collective == LWCC_ALLREDUCE && x->dtype == y->dtype && x->op == y->op &&
-         x->prescale == y->prescale && x->postscale == y->postscale && x->group == y->group &&
+         x->op != LWCC_ADASUM && x->prescale == y->prescale && x->postscale == y->postscale && x->group == y->group &&
          strcmp(x->algorithm, y->algorithm) == 0;
+}
+
+static bool same_ranks(const coordinator *co, const tally *a, const tally *b) {
+  for (int i = 0; i < co->ps->size && (a->once || b->once); i++)
+    if (!a->asked[i] != !b->asked[i]) return false;
+  return true;
 }
 
 /* The first of the ready that has the highest priority. */
@@ -177,7 +183,7 @@ static void emit_bucket(coordinator *co) {
   for (tally **at = &co->ready; *at;) {
     uint64_t more = tally_nbytes(*at);
     bool fits = first->agreed.group_size || (limit && total + more <= limit && more <= limit);
-    if (!fits || !fusable(first, *at)) {
+    if (!fits || !fusable(first, *at) || !same_ranks(co, first, *at)) {
       at = &(*at)->next_ready;
       continue;
     }
@@ -188,9 +194,9 @@ static void emit_bucket(coordinator *co) {
   }
   bytes_u8(&co->log, ENTRY_RUN);
   bytes_u32(&co->log, n);
+  for (tally *t = chosen; t; t = t->next_ready) bytes_u32(&co->log, t->id);
   for (tally *t = chosen, *next; t; t = next) {
     next = t->next_ready;
-    bytes_u32(&co->log, t->id);
     tally_settled(co, t);
   }
 }

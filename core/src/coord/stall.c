@@ -38,7 +38,7 @@ static void describe(const coordinator *co, const tally *t, uint64_t now, char *
   }
   append(out, cap, "; missing:");
   for (int i = 0; i < co->ps->size; i++) {
-    if (t->asked[i]) continue;
+    if (t->asked[i] || co->joined[i]) continue;
     const last_ask *l = &co->last[i];
     if (l->at_ns)
       snprintf(part, sizeof part, " rank %d (last asked for \"%.80s\" %.1f s ago)", co->ps->ranks[i], l->name,
@@ -53,18 +53,12 @@ static void describe(const coordinator *co, const tally *t, uint64_t now, char *
 static tally *clashing(coordinator *co, const tally *t) {
   for (int c = 0; c < LWCC_COLLECTIVES; c++) {
     tally *o = c == t->collective ? NULL : tally_find(co, c, t->name);
-    if (!o || !o->since_ns) continue;
+    if (!o || !o->since_ns || o->ready) continue;
     bool covers = true;
     for (int i = 0; i < co->ps->size; i++) covers &= !t->asked[i] != !o->asked[i];
     if (covers) return o;
   }
   return NULL;
-}
-
-static int first_asker(const coordinator *co, const tally *t) {
-  int i = 0;
-  while (i < co->ps->size - 1 && !t->asked[i]) i++;
-  return i;
 }
 
 static void fail_one(coordinator *co, tally *t, int status, const char *text) {
@@ -74,7 +68,7 @@ static void fail_one(coordinator *co, tally *t, int status, const char *text) {
 
 static void fail_clash(coordinator *co, tally *t, tally *other) {
   char text[TEXT_CAP], a[384], b[384];
-  int i = first_asker(co, t), j = first_asker(co, other);
+  int i = tally_first(co, t), j = tally_first(co, other);
   signature_print(asked_for(t, i), a, sizeof a);
   signature_print(asked_for(other, j), b, sizeof b);
   snprintf(text, sizeof text, "\"%s\": the ranks disagree: rank %d: %s; rank %d: %s", t->name, co->ps->ranks[i], a,
@@ -130,7 +124,7 @@ uint64_t coordinator_stall(coordinator *co) {
     next = now + LOOK_NS;
     for (tally *t = co->oldest, *newer; t && !again; t = newer) {
       newer = t->newer;
-      if (!t->since_ns || t->nasked == co->ps->size) continue;
+      if (!t->since_ns || t->ready || t->collective == JOIN) continue;
       again = look_at(co, t, now, &reported);
       if (!again && due(co, t, now) < next) next = due(co, t, now);
     }

@@ -1,4 +1,4 @@
-/* What the coordinator knows of one name. Between negotiate.c, ready.c and stall.c only. */
+/* What the coordinator knows of one name. Between negotiate.c, part.c, ready.c and stall.c only. */
 #ifndef COORD_TALLY_H
 #define COORD_TALLY_H
 #include "coord/negotiate.h"
@@ -12,6 +12,7 @@ typedef struct tally {
   struct tally *next_ready;
   uint32_t id; /* 0: no answer yet */
   bool ready;  /* in co->ready or held in a group */
+  bool once;   /* some ranks have joined and take no part: in neither table, its id is evicted as soon as it has run */
   int collective, nasked, nnew;
   signature agreed;  /* valid if id != 0; allgather's first dimension and alltoall's splits are in values */
   int64_t *values;   /* owned; as cached.values */
@@ -48,6 +49,8 @@ struct coordinator {
   uint64_t seen_ns, still_ns; /* coordinator_now's: the last look at the clock; how long the process stood still */
   bytes log;
   last_ask *last; /* [size] */
+  bool *joined;   /* [size] */
+  int njoined;
   char left[256]; /* why nothing can run any more; "": it can */
 };
 
@@ -55,12 +58,22 @@ uint64_t coordinator_now(coordinator *co, uint64_t clock_ns); /* stall.c: a cloc
 /* negotiate.c */
 void tally_fail(coordinator *co, tally *t, int status, const char *text);   /* ERROR on every rank; t may be freed */
 tally *tally_find(const coordinator *co, int collective, const char *name); /* NULL: unknown */
-void tally_settled(coordinator *co, tally *t);                              /* it ran: count anew */
+void tally_settled(coordinator *co, tally *t);                              /* it ran: count anew; t may be freed */
+void tally_unlist(coordinator *co, tally *t);                               /* asks for its name will start another */
+/* What rank index i, which has asked, asks for: its REQUEST, or what was agreed with its own rows. out borrows splits.
+ */
+void tally_asked(const coordinator *co, const tally *t, int i, signature *out);
+int tally_first(const coordinator *co, const tally *t); /* the lowest index that has asked */
+int tally_decide(coordinator *co, tally *t);            /* everybody has asked or joined: it gets ready, or fails */
 /* What the rank of this index asked for; of a group it is right about, of shape[0] and splits only if it is fresh. */
 static inline const signature *asked_for(const tally *t, int index) {
   return t->fresh[index] ? t->fresh[index] : &t->agreed;
 }
-
+/* part.c */
+bool part_complete(const coordinator *co, const tally *t);
+int part_join(coordinator *co, tally *t, int from); /* rank index from has joined; t: the tally of JOIN; may be freed */
+bool part_forbidden(const coordinator *co, const tally *t, char *text, size_t cap); /* cannot do without the joined */
+void part_log(coordinator *co, const tally *t);                                     /* what a PART says beyond NEW */
 /* ready.c */
 void ready_add(coordinator *co, tally *t);
 void groups_ask(coordinator *co, const signature *sig); /* one more rank asks for one more member */

@@ -17,5 +17,7 @@ reduce_fold_fn reduce_fold(int dtype, int op); /* never NULL for valid dtype and
 void reduce_scale(int dtype, void *dst, const void *src, size_t n, double scale);
 /* memcpy with the kernels' habits; nontemporal: the destination is not read again soon. */
 void reduce_copy(void *dst, const void *src, size_t nbytes, int nontemporal);
+/* n elements that change no result of op (not AVERAGE, ADASUM); negated: still so once their sign is turned. */
+void reduce_neutral(int dtype, int op, int negated, void *dst, size_t n);
 const char *reduce_isa(void);
 #endif

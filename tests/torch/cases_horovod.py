@@ -1,0 +1,239 @@
+"""Adasum, SyncBatchNorm, elastic, sparse handles, the timeline, memory: the rest of Horovod's interface."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import resource
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from casebook import raises, run, same_everywhere
+from torch import nn
+
+import lwcc_torch as hvd
+from lwcc_torch import elastic
+
+
+def adasum(terms: list[torch.Tensor]) -> torch.Tensor:
+    """The definition, in double: a binary tree over neighbours."""
+    terms = [t.double() for t in terms]
+    while len(terms) > 1:
+        pairs = zip(terms[::2], terms[1::2])
+        odd = terms[-1:] if len(terms) % 2 else []
+        terms = [a * (1 - (a * b).sum() / (2 * (a * a).sum())) + b * (1 - (a * b).sum() / (2 * (b * b).sum()))
+                 for a, b in pairs] + odd  # fmt: skip
+    return terms[0]
+
+
+def case_adasum_is_its_definition(rank: int, size: int) -> None:
+    makers = [torch.Generator().manual_seed(100 + r) for r in range(size)]
+    for dtype, tolerance in (
+        (torch.float32, 1e-5),
+        (torch.float64, 1e-12),
+        (torch.float16, 4e-3),
+        (torch.bfloat16, 3e-2),
+    ):
+        terms = [torch.randn(7, 11, generator=g).to(dtype) for g in makers]
+        got = hvd.allreduce(terms[rank], op=hvd.Adasum, name=f"adasum.{dtype}")
+        torch.testing.assert_close(got.double(), adasum(terms), rtol=tolerance, atol=tolerance)
+        assert got.dtype is dtype
+        same_everywhere([got])
+    parallel = hvd.allreduce(torch.full((5,), 2.0), op=hvd.Adasum)
+    torch.testing.assert_close(parallel, torch.full((5,), 2.0))
+    across = torch.zeros(size)
+    across[rank] = rank + 1.0
+    assert hvd.allreduce(across, op=hvd.Adasum).tolist() == [r + 1.0 for r in range(size)]
+    assert hvd.allreduce(torch.zeros(3), op=hvd.Adasum).tolist() == [0.0] * 3
+    many = hvd.grouped_allreduce([across, torch.full((5,), 2.0)], op=hvd.Adasum, postscale_factor=2.0)
+    assert many[0].tolist() == [2.0 * r + 2 for r in range(size)]
+    torch.testing.assert_close(many[1], torch.full((5,), 4.0))
+    raises(ValueError, "Adasum int64", lambda: hvd.allreduce(torch.ones(3, dtype=torch.int64), op=hvd.Adasum))
+    if rank < size - 1:
+        joined = hvd.allreduce(across, op=hvd.Adasum, name="joined")
+        assert joined.tolist() == [r + 1.0 if r < size - 1 else 0.0 for r in range(size)]
+    hvd.join()
+
+
+def case_the_adasum_optimizer_sums_steps(rank: int, size: int) -> None:
+    torch.manual_seed(3)
+    model = nn.Linear(4, 2)
+    start = [p.detach().clone() for p in model.parameters()]
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.5), op=hvd.Adasum)
+    assert isinstance(optimizer, torch.optim.SGD)
+    makers = [torch.Generator().manual_seed(r) for r in range(size)]
+    batches = [torch.randn(6, 4, generator=g) for g in makers]
+    steps: list[list[torch.Tensor]] = []
+    for x in batches:
+        alone = copy.deepcopy(model)
+        alone(x).square().mean().backward()
+        steps.append([-0.5 * p.grad for p in alone.parameters() if p.grad is not None])
+    optimizer.zero_grad()
+    model(batches[rank]).square().mean().backward()
+    optimizer.step()
+    for i, p in enumerate(model.parameters()):
+        torch.testing.assert_close(
+            p.detach().double(), start[i].double() + adasum([s[i] for s in steps]), rtol=1e-4, atol=1e-5
+        )
+    same_everywhere(model.parameters())
+    raises(AssertionError, "skip_synchronize Adasum", lambda: optimizer.skip_synchronize().__enter__())
+
+
+def case_sync_batch_norm_is_that_of_the_whole_batch(rank: int, size: int) -> None:
+    for shape in ((3,), (3, 5), (3, 4, 4)):
+        counts = [r + 1 for r in range(size)]
+        whole = torch.randn(sum(counts), *shape, dtype=torch.float64) * 3 + 1000
+        weights = torch.randn(sum(counts), *shape, dtype=torch.float64)
+        begin = sum(counts[:rank])
+        mine = whole[begin : begin + counts[rank]].clone().requires_grad_()
+        everything = whole.clone().requires_grad_()
+        kind = {1: nn.BatchNorm1d, 2: nn.BatchNorm1d, 3: nn.BatchNorm2d}[len(shape)]
+        plain, layer = kind(3).double(), hvd.SyncBatchNorm(3).double()
+        if sum(counts) == 1 and len(shape) == 1:
+            continue  # torch refuses a single value per channel
+        expected = plain(everything)
+        (expected * weights).sum().backward()
+        got = layer(mine)
+        (got * weights[begin : begin + counts[rank]]).sum().backward()
+        part = slice(begin, begin + counts[rank])
+        torch.testing.assert_close(got, expected[part], rtol=1e-9, atol=1e-9)
+        assert mine.grad is not None and everything.grad is not None
+        torch.testing.assert_close(mine.grad, everything.grad[part], rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(layer.running_mean, plain.running_mean, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(layer.running_var, plain.running_var, rtol=1e-9, atol=1e-9)
+        for mine_p, whole_p in zip(layer.parameters(), plain.parameters()):
+            torch.testing.assert_close(hvd.allreduce(mine_p.grad, op=hvd.Sum), whole_p.grad, rtol=1e-8, atol=1e-8)
+        layer.eval(), plain.eval()
+        torch.testing.assert_close(layer(mine), plain(whole)[part], rtol=1e-9, atol=1e-9)
+    raises(ValueError, "dimensions", lambda: hvd.SyncBatchNorm(3)(torch.ones(3)))
+
+
+def case_a_sparse_handle_is_also_a_function(rank: int, size: int) -> None:
+    mine = torch.sparse_coo_tensor([[0, rank]], [1.0, 2.0], (size + 1,), check_invariants=True)
+    first = hvd.sparse_allreduce_async(mine, name="one", op=hvd.Sum)
+    second = hvd.sparse_allreduce_async(mine, name="two", op=hvd.Average)
+    assert isinstance(first, int)
+    expected = torch.full((size + 1,), 2.0)
+    expected[0], expected[-1] = size + 2.0, 0.0
+    assert torch.equal(second().to_dense() * size, expected) and torch.equal(
+        hvd.synchronize(first).to_dense(), expected
+    )
+    raises(ValueError, "handle", first)
+    assert hvd.allreduce(torch.ones(2)).tolist() == [1.0, 1.0]
+
+
+class Stalled(hvd.Timeout):
+    """Stands for a request that all ranks gave up."""
+
+
+def case_elastic_goes_back_to_the_last_commit(rank: int, size: int) -> None:
+    torch.manual_seed(rank)
+    model = nn.Linear(3, 1)
+    optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.1))
+    sampler = elastic.ElasticSampler(list(range(20)), shuffle=True, seed=4)
+    state = elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0, seen=[])
+    resets: list[int] = []
+    state.register_reset_callbacks([lambda: resets.append(state.epoch)])
+    failures = iter([False, False, True, False, False, False])
+    committed: list[Any] = []
+
+    @elastic.run
+    def train(state: Any) -> str:
+        same_everywhere(model.parameters())
+        while state.epoch < 4:
+            optimizer.zero_grad()
+            model(torch.full((2, 3), float(rank + state.epoch))).sum().backward()
+            optimizer.step()
+            state.seen.append(state.epoch)
+            sampler.record_batch(0, 1)
+            if next(failures):
+                raise Stalled("given up")
+            state.epoch += 1
+            committed[:] = [copy.deepcopy(model.state_dict()), list(state.seen)]
+            state.commit()
+        return "trained"
+
+    assert train(state) == "trained"
+    assert state.seen == [0, 1, 2, 3] == committed[1] and resets == [2]
+    same_everywhere(model.parameters())
+    assert len(hvd.allgather_object(1)) == size
+
+    @elastic.run
+    def hopeless(state: Any) -> None:
+        state.epoch += 100
+        raise Stalled("again")
+
+    raises(Stalled, "again", lambda: hopeless(state))
+    assert state.epoch == 4
+
+    @elastic.run
+    def wrong(state: Any) -> None:
+        hvd.allreduce(torch.ones(2 + rank), name="wrong")
+
+    if size > 1:
+        raises(hvd.Mismatch, "wrong", lambda: wrong(state))
+
+
+def case_elastic_sampler_leaves_out_what_was_processed(rank: int, size: int) -> None:
+    sampler = elastic.ElasticSampler(list(range(23)), seed=1)
+    dealt = hvd.allgather_object(list(sampler))
+    assert {i for part in dealt for i in part} == set(range(23)) and len({len(part) for part in dealt}) == 1
+    sampler.record_batch(0, 2)
+    sampler.record_batch(1, 2)
+    done = {i for part in hvd.allgather_object(sorted(sampler.processed_indices)) for i in part}
+    state = elastic.TorchState(sampler=sampler)
+    state.sync()
+    rest = {i for part in hvd.allgather_object(list(sampler)) for i in part}
+    assert sampler.processed_indices == done and rest == set(range(23)) - done
+    resumed = elastic.ElasticSampler(list(range(23)), seed=1)
+    resumed.load_state_dict(sampler.state_dict())
+    assert list(resumed) == list(sampler)
+    sampler.set_epoch(1)
+    assert not sampler.processed_indices and list(sampler) != dealt[rank]
+
+
+def case_the_timeline_is_whole_json_at_any_moment(rank: int, size: int) -> None:
+    path = Path(hvd.broadcast_object(tempfile.mkdtemp() if rank == 0 else None, 0)) / 'time "line".json'
+    hvd.start_timeline(str(path), mark_cycles=True)
+    for i in range(5):
+        hvd.allreduce(torch.ones(4), name=f'tensor "{i}"\\')
+        events = json.loads(path.read_text())
+        assert any(e["pid"] == rank and e["name"] == f'tensor "{i}"\\' and e["ph"] == "X" for e in events)
+    hvd.barrier()
+    events = json.loads(path.read_text())
+    assert {e["pid"] for e in events} == set(range(size))
+    assert {e["ph"] for e in events} == {"M", "X", "b", "e", "i"}
+    for r in range(size):
+        runs = [e for e in events if e["pid"] == r and e["ph"] == "X"]
+        assert all(a["ts"] + a["dur"] <= b["ts"] + 0.01 for a, b in zip(runs, runs[1:])), runs
+    hvd.stop_timeline()
+    hvd.stop_timeline()
+    hvd.barrier()
+    before = path.read_text()
+    hvd.allreduce(torch.ones(4))
+    hvd.barrier()
+    assert path.read_text() == before
+    raises(ValueError, "timeline write", lambda: hvd.start_timeline("/nowhere/at/all.json"))
+
+
+def case_memory_is_flat_for_unnamed_collectives(rank: int, size: int) -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    def steps(n: int) -> None:
+        tensor = torch.ones(64)
+        for _ in range(n):
+            hvd.allreduce(tensor)
+            hvd.allgather(tensor[:1])
+
+    steps(int(os.environ.get("LEAK_STEPS", "1500")))
+    before = resident()
+    steps(int(os.environ.get("LEAK_STEPS", "1500")))
+    assert resident() - before < 2 << 20, f"{resident() - before} bytes more"
+
+
+if __name__ == "__main__":
+    run(globals())
