@@ -31,7 +31,11 @@ static lwcc_ticket start_join(engine *e) {
 
 /* The last rank to join, or a failure. */
 static int join_all(engine *e) {
+  char name[NAME_CAP];
   lwcc_ticket t = start_join(e);
+  engine_lock(e);
+  CHECK(queue_look(&e->q, 0, name) == 0, "waiting for the others is no stall");
+  engine_unlock(e);
   int st = finish_request(e, t, NULL);
   request *r = queue_lookup(&e->q, t);
   int last = st < 0 ? st : (int)r->first_dim;
