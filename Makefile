@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CORE := $(shell find core launcher lwcc_torch lwcc_tf setup.py pyproject.toml -type f ! -name '*.pyc' 2>/dev/null)
 C_FILES = $(shell git ls-files '*.c' '*.h')
 
-.PHONY: demo test check lint fmt chaos fuzz bench clean
+.PHONY: demo test check lint fmt chaos fuzz bench clean test-tf-matrix
 
 demo: $(VENV)/.examples
 	$(BIN)/lwccrun -np $(NP) examples/pytorch_mnist.py
@@ -38,8 +38,17 @@ chaos: $(VENV)/.test
 fuzz: $(VENV)/.test
 	LWCC_FUZZ_SECONDS=60 $(BIN)/python -m pytest -q tests/fuzz
 
+# the whole evaluation, under 30 minutes: build/bench/report.html
 bench: $(VENV)/.test
-	$(BIN)/python benchmarks/bench_allreduce.py
+	$(BIN)/python benchmarks/evaluate.py
+
+# one wheel, so one file of ops, in the oldest and the newest TensorFlow that it is made for
+test-tf-matrix:
+	rm -rf build/tf && mkdir -p build/tf
+	$(PYTHON) -m pip wheel --quiet --no-deps -w build/tf .
+	for v in 2.16.2 2.21.0; do $(PYTHON) -m venv build/tf/$$v \
+	  && build/tf/$$v/bin/python -m pip install --quiet tensorflow-cpu==$$v pytest==9.0.2 build/tf/lwcc-*.whl \
+	  && build/tf/$$v/bin/python -m pytest -q tests/tf -k "three_ranks or two_ranks" || exit 1; done
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)

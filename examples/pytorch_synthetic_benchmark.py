@@ -42,8 +42,17 @@ def network(width: int, depth: int) -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 1000))
 
 
+def perceptron() -> nn.Module:
+    """Return 25 million parameters in few layers: much to communicate for what there is to compute."""
+    layers: list[nn.Module] = [nn.Flatten(), nn.Linear(3072, 2048), nn.ReLU()]
+    for _ in range(4):
+        layers += [nn.Linear(2048, 2048), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(2048, 1000))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=("resnet", "mlp"), default="resnet", help="default %(default)s")
     parser.add_argument("--width", type=int, default=32, help="channels of the first stage (default %(default)s)")
     parser.add_argument("--depth", type=int, default=2, help="blocks of each stage (default %(default)s)")
     parser.add_argument("--batch-size", type=int, default=8, help="images of each rank (default %(default)s)")
@@ -56,7 +65,7 @@ def main() -> int:
     lwcc.init()
     rank, size = lwcc.rank(), lwcc.size()
     torch.manual_seed(rank)
-    model = network(args.width, args.depth)
+    model = network(args.width, args.depth) if args.model == "resnet" else perceptron()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * size)
     compression = lwcc.Compression.fp16 if args.fp16_allreduce else lwcc.Compression.none
     optimizer = lwcc.DistributedOptimizer(optimizer, model.named_parameters(), compression=compression)

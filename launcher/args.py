@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from lwcc.launcher.engines import ENGINES, Settings, engine_list
 from lwcc.launcher.flags import MAPPED, REFUSED, Refused
 from lwcc.launcher.hosts import Host, HostError, parse_hostfile, parse_hosts
+from lwcc.launcher.net import NetSpec, parse_net
 
 MAX_RANKS = 4096
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -40,6 +42,7 @@ examples:
   lwccrun -np 4 train.py --epochs 3
   lwccrun -np 2 --only-rank 0 --log-dir logs -x SEED=1 -m mypackage.train
   lwccrun -np 4 --algorithm allreduce=ring --dry-run train.py
+  lwccrun -np 2 --baseline mpi,gloo --repeat 3 train.py       the same script on each engine, and a table
 """
 
 
@@ -62,6 +65,13 @@ class LaunchSpec:
     verbose: bool = False
     dry_run: bool = False
     check_build: bool = False
+    engine: str = "own"
+    settings: Settings | None = None  # of the engine; None: as it comes
+    baseline: tuple[str, ...] = ()  # engines to run beside LWCC's own
+    repeat: int = 1
+    mpi_best: bool = False
+    net: NetSpec | None = None
+    prefixes: tuple[tuple[str, ...], ...] = ()  # what each rank's command starts with, where it has a node
 
 
 class _Refuse(argparse.Action):
@@ -135,6 +145,7 @@ def build_parser() -> argparse.ArgumentParser:
         library.add_argument(*row.names, action=_SetVariable, mapped=row, help=row.help, metavar=row.metavar)
     library.add_argument("--no-stall-check", action="store_true", help="neither report nor fail stalled tensors")
     library.add_argument("--stall-check", action="store_true", help=argparse.SUPPRESS)  # on by default
+    _add_comparison(parser.add_argument_group("comparison"))
     about = parser.add_argument_group("about")
     about.add_argument("--dry-run", action="store_true", help="print placement, commands and variables; start nothing")
     about.add_argument("-cb", "--check-build", action="store_true", help="print what this installation can do")
@@ -163,6 +174,20 @@ def _add_output(group: Any) -> None:
     where = group.add_mutually_exclusive_group()
     where.add_argument("--log-dir", metavar="DIR", help="keep DIR/rank-R/stdout.log, stderr.log and DIR/run.json")
     where.add_argument("--output-filename", metavar="DIR", help="the same as DIR/rank.R/stdout and stderr")
+
+
+def _add_comparison(group: Any) -> None:
+    group.add_argument(
+        "--baseline", type=engine_list, default=(), metavar="ENGINES",
+        help="run the script on LWCC and on each of these (mpi, gloo), and print one table",
+    )  # fmt: skip
+    group.add_argument("--repeat", type=_ranks, default=1, metavar="R", help="with --baseline: R interleaved runs each")
+    group.add_argument("--mpi-best", action="store_true", help="with --baseline mpi: also its best known settings")
+    group.add_argument(
+        "--net", type=parse_net, metavar="SPEC",
+        help="put the ranks on nodes of a network of namespaces: 1gbit, or nodes=4,rate=1gbit,cc=bbr",
+    )  # fmt: skip
+    group.add_argument("--engine", choices=ENGINES, default="own", help="who carries the collectives (default own)")
 
 
 def _add_limits(group: Any) -> None:
@@ -203,6 +228,11 @@ def parse(argv: Sequence[str]) -> LaunchSpec:
         verbose=ns.verbose,
         dry_run=ns.dry_run,
         check_build=ns.check_build,
+        engine=ns.engine,
+        baseline=ns.baseline,
+        repeat=ns.repeat,
+        mpi_best=ns.mpi_best,
+        net=ns.net,
     )
 
 
@@ -211,6 +241,12 @@ def _check_required(parser: argparse.ArgumentParser, ns: Any, command: Sequence[
         parser.error(f"unknown option {command[0]} (options of the program go after its name; see lwccrun --help)")
     if ns.np is None:
         parser.error("how many ranks? Give -np N")
+    if ns.baseline and ns.engine != "own":
+        parser.error("give --baseline or --engine, not both: the baseline runs on LWCC's own engine too")
+    if not ns.baseline and (ns.repeat != 1 or ns.mpi_best):
+        parser.error("--repeat and --mpi-best go with --baseline")
+    if ns.mpi_best and "mpi" not in ns.baseline:
+        parser.error("--mpi-best needs mpi among the engines of --baseline")
     if not command:
         parser.error("-m needs a module" if ns.module is not None else "what to run? Give a script or a command")
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from lwcc.launcher import info
 from lwcc.launcher.args import LaunchSpec, parse
 from lwcc.launcher.env import Meeting, default_threads
+from lwcc.launcher.net import HUB, Network
 from lwcc.launcher.runlog import RunLog
 from lwcc.launcher.spawn import CannotRun, build_command
 from lwcc.launcher.store import SECRET_NBYTES, StoreServer
@@ -45,22 +48,81 @@ def _dispatch(spec: LaunchSpec) -> int:
         meeting = Meeting(f"{_HOST}:PORT", "", _HOST, 0, "dry-run", socket.gethostname())
         print(info.dry_run(spec, command, meeting, os.environ), end="")
         return 0
-    return _run(spec, command)
+    network = Network(spec.net, spec.np) if spec.net is not None else None
+    if network is None:
+        return _dispatch_run(spec, command, None)
+    print(f"lwccrun: {network.describe()}", file=sys.stderr)
+    try:
+        code = _dispatch_run(spec, command, network)
+        sent = ", ".join(f"node{n} sent {a} received {b}" for n, (a, b) in enumerate(network.traffic()))
+        print(f"lwccrun: bytes over the network: {sent}", file=sys.stderr)
+        return code
+    finally:
+        network.close()
 
 
-def _run(spec: LaunchSpec, command: Sequence[str]) -> int:
+def _dispatch_run(spec: LaunchSpec, command: Sequence[str], network: Network | None) -> int:
+    if spec.baseline:
+        from lwcc.launcher.baseline import run_baseline  # only a comparison needs it
+
+        return run_baseline(spec, command, network)
+    return run_job(spec, command, network)
+
+
+def run_job(spec: LaunchSpec, command: Sequence[str], network: Network | None = None) -> int:
+    """Run the ranks on the engine that spec names; return the exit code. Raises CannotRun."""
     secret = os.urandom(SECRET_NBYTES)
     job_id = os.urandom(6).hex()
-    store = StoreServer(_HOST, 0, secret)
+    host, first = (HUB, network.address(0)) if network is not None else (_HOST, _HOST)
+    store = StoreServer(host, 0, secret)
     try:
-        meeting = Meeting(f"{_HOST}:{store.port}", secret.hex(), _HOST, _free_port(), job_id, socket.gethostname())
+        meeting = Meeting(f"{host}:{store.port}", secret.hex(), first, _free_port(), job_id, socket.gethostname())
         threads = default_threads(os.environ, spec.extra_env, spec.np)
         if threads is not None:
             print(f"lwccrun: OMP_NUM_THREADS={threads} for each rank (set it yourself to change that)", file=sys.stderr)
+            spec = replace(spec, extra_env={"OMP_NUM_THREADS": str(threads), **spec.extra_env})
+        spec = _with_cost(spec)
+        if network is not None:
+            prefixes = tuple(network.prefix(rank) for rank in range(spec.np))
+            spec = replace(spec, prefixes=prefixes, extra_env={**network.variables(), **spec.extra_env})
+        spec, command = _on_engine(spec, command, network)
         log = RunLog(spec, job_id, meeting.hostname)
         return Supervisor(spec, command, meeting, store).run(log, dict(os.environ))
     finally:
         store.close()
+
+
+def _with_cost(spec: LaunchSpec) -> LaunchSpec:
+    """Add what `lwcc bench p2p` has stored of the wire: all ranks must choose by the same numbers."""
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    try:
+        with open(os.path.join(home, "lwcc", "cost.json"), encoding="utf-8") as file:
+            cost = json.load(file)
+        text = ",".join(f"{float(cost[key]):.6g}" for key in ("alpha_s", "beta_s_per_byte", "gamma_s_per_byte"))
+    except (OSError, ValueError, KeyError, TypeError):
+        return spec  # never measured, or unreadable: the library's own numbers hold
+    if "LWCC_COST" in os.environ or "LWCC_COST" in spec.extra_env:
+        return spec
+    return replace(spec, extra_env={"LWCC_COST": text, **spec.extra_env})
+
+
+def _on_engine(spec: LaunchSpec, command: Sequence[str], network: Network | None) -> tuple[LaunchSpec, Sequence[str]]:
+    """Make the job one of its engine. An MPI starts its ranks itself, so that we start one process: its launcher."""
+    if spec.engine == "own":
+        return spec, command
+    settings = spec.settings
+    if spec.engine == "mpi":
+        from lwcc.launcher import mpi
+
+        found = mpi.find_mpi()
+        settings = settings or mpi.plain(found, spec.np)
+        if network is not None:
+            settings = replace(settings, arguments=(*settings.arguments, *network.mpi_arguments(found.kind)))
+        command = mpi.command(found, settings, spec.np, command)
+        spec = replace(spec, np=1, tag=False, prefixes=())
+    ours = {"LWCC_ALGORITHM": "", "LWCC_PLUGIN": ""}  # chosen for LWCC's own engine
+    variables = {"LWCC_ENGINE": spec.engine, **ours, **(settings.variables if settings else {})}
+    return replace(spec, extra_env={**spec.extra_env, **variables}), command
 
 
 def _free_port() -> int:

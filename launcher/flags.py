@@ -130,9 +130,6 @@ _NOT_OURS = "LWCC uses neither MPI, NCCL nor Gloo; leave it out"
 _LOG_FORM = "log lines have one form; leave it out (--log-level chooses which are shown)"
 
 REFUSED = (
-    Refused(("--baseline",), 1, "comparing with another engine is not built yet; start the script under mpirun"),
-    Refused(("--net",), 1, "network shaping is not built yet; shape the interface yourself, with tc"),
-    Refused(("--engine",), 1, "only local runs are built yet; leave it out"),
     Refused(("--max-restarts",), 1, _NO_ELASTIC),
     Refused(("-p", "--ssh-port"), 1, _LOCAL_ONLY),
     Refused(("-i", "--ssh-identity-file"), 1, _LOCAL_ONLY),

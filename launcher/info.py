@@ -20,6 +20,17 @@ def version() -> str:
         return "(not installed)"
 
 
+def machine() -> str:
+    """This machine in a line: processor, cores, kernel."""
+    name = "unknown processor"
+    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            if line.startswith(("model name", "CPU part")):
+                name = line.split(":", 1)[1].strip()
+                break
+    return f"{name}, {cores()} cores, Linux {os.uname().release}"
+
+
 def check_build() -> str:
     """A list in Horovod's form of what this installation can do, from what files and packages are there."""
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -28,8 +39,11 @@ def check_build() -> str:
     tensorflow = _found("tensorflow") and _found("lwcc_tf")
     groups = (
         ("Available frameworks", (("PyTorch", torch), ("TensorFlow", tensorflow), ("NumPy", _found("numpy")))),
-        ("Available controllers", (("LWCC rendezvous store", True), ("MPI", False), ("Gloo", False))),
-        ("Available tensor operations", (("LWCC core: shared memory, TCP", core), ("NCCL", False), ("MPI", False))),
+        ("Available controllers", (("LWCC rendezvous store", True), ("MPI", _found("mpi4py")), ("Gloo", False))),
+        (
+            "Available tensor operations",
+            (("LWCC core: shared memory, TCP", core), ("NCCL", False), ("MPI", _found("mpi4py")), ("Gloo", torch)),
+        ),
     )
     lines = [f"LWCC {version()}:"]
     for title, rows in groups:

@@ -82,7 +82,8 @@ class Supervisor:
             if rank == 0:
                 log.started(env)
             files = log.open(rank)
-            process = start_process(self._command, env, with_stdin=rank == 0)
+            command = [*self._spec.prefixes[rank], *self._command] if self._spec.prefixes else self._command
+            process = start_process(command, env, with_stdin=rank == 0)
             if self._watchdog is not None:
                 self._watchdog.watch(process.pid)
             streams: dict[int, Stream] = {}
@@ -295,6 +296,8 @@ class Supervisor:
         code = self._code or 0
         if self._failed is not None:
             self._text = report.first_failure(self._failed, self._ranks, self._meeting.hostname, self._spec.log_dir)
+            if self._spec.engine == "mpi":  # our one process is the launcher of the MPI
+                self._text = self._text.replace("rank 0 failed", "the MPI's launcher failed", 1)
         if self._text:
             self._say(self._text)
         log.ended(self._ranks, code)

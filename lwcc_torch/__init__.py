@@ -10,6 +10,16 @@ lwcc.broadcast_optimizer_state(optimizer, root_rank=0)
 from __future__ import annotations
 
 from lwcc import __version__ as __version__
+from lwcc.capabilities import ccl_built as ccl_built
+from lwcc.capabilities import cuda_built as cuda_built
+from lwcc.capabilities import ddl_built as ddl_built
+from lwcc.capabilities import gloo_built as gloo_built
+from lwcc.capabilities import gloo_enabled as gloo_enabled
+from lwcc.capabilities import mpi_built as mpi_built
+from lwcc.capabilities import mpi_enabled as mpi_enabled
+from lwcc.capabilities import mpi_threads_supported as mpi_threads_supported
+from lwcc.capabilities import nccl_built as nccl_built
+from lwcc.capabilities import rocm_built as rocm_built
 from lwcc.context import cross_rank as cross_rank
 from lwcc.context import cross_size as cross_size
 from lwcc.context import init as init
@@ -43,16 +53,6 @@ from lwcc.process_sets import remove_process_set as remove_process_set
 from lwcc.running import run as run
 from lwcc_torch import elastic as elastic
 from lwcc_torch.batchnorm import SyncBatchNorm as SyncBatchNorm
-from lwcc_torch.capabilities import ccl_built as ccl_built
-from lwcc_torch.capabilities import cuda_built as cuda_built
-from lwcc_torch.capabilities import ddl_built as ddl_built
-from lwcc_torch.capabilities import gloo_built as gloo_built
-from lwcc_torch.capabilities import gloo_enabled as gloo_enabled
-from lwcc_torch.capabilities import mpi_built as mpi_built
-from lwcc_torch.capabilities import mpi_enabled as mpi_enabled
-from lwcc_torch.capabilities import mpi_threads_supported as mpi_threads_supported
-from lwcc_torch.capabilities import nccl_built as nccl_built
-from lwcc_torch.capabilities import rocm_built as rocm_built
 from lwcc_torch.compression import Compression as Compression
 from lwcc_torch.compression import Compressor as Compressor
 from lwcc_torch.joining import join as join

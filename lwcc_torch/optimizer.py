@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 import torch
 
-from lwcc import context
+from lwcc import context, journal
 from lwcc.ops import Op
 from lwcc_torch import adasum, engine
 from lwcc_torch.adasum import AdasumDistributed
@@ -91,7 +91,9 @@ class Distributed:
             else:
                 self._reduce_once()  # PATH 9/9: back in the caller; all gradients are reduced
         self._synchronized = False
-        return super().step(*args, **kwargs)  # type: ignore[misc]
+        result = super().step(*args, **kwargs)  # type: ignore[misc]
+        journal.step()
+        return result
 
     step.hooked = True  # type: ignore[attr-defined]  # torch wraps step for its hooks once: in the optimizer's class
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
-from lwcc import errors, rendezvous
+from lwcc import engines, errors, journal, rendezvous
 from lwcc._native import ffi, lib
 
 
@@ -112,14 +112,26 @@ def init_at(store: rendezvous.Store, place: rendezvous.Place, timeout: float) ->
 def _join(place: rendezvous.Place, timeout: Optional[float], store: Optional[rendezvous.Store] = None) -> None:
     limit = rendezvous.start_timeout() if timeout is None else timeout
     secret = random_bytes.token_bytes(32)
+    engine = engines.chosen()
+    mpi = engines.load_mpi() if engine == "mpi" else None
+    if mpi is not None:
+        place = engines.place_of_mpi(mpi, place)
     if store is not None:
         secret = rendezvous.agree_secret(store, place, limit)
+    elif place.scheme == "mpi":
+        secret = engines.secret_by_mpi(mpi)
     elif place.scheme != "alone":
         store, secret = rendezvous.connect(place, limit)
     _context.inits += 1
     try:
         endpoint = _open(place, secret)
         endpoints: list[bytes] = []
+        if mpi is not None:
+            engines.use_mpi(mpi)
+        elif engine == "gloo":
+            engines.use_gloo(place, store, limit, f"{place.generation}.{_context.inits}")
+        if place.scheme == "mpi":
+            endpoints = engines.exchange_by_mpi(mpi, endpoint)
         if store is not None:
             store.set(f"started/{place.rank}", b"1")  # the launcher knows by this who has come to init
             prefix = f"lwcc/g{place.generation}.{_context.inits}"
@@ -138,6 +150,7 @@ def _join(place: rendezvous.Place, timeout: Optional[float], store: Optional[ren
     _context.world = World(*(getattr(world, field) for field in World._fields))
     _context.store, _context.generation, _context.owner = store, place.generation, os.getpid()
     _context.exits.clear()
+    journal.begin()
     if not _context.registered:
         atexit.register(shutdown)
         _context.registered = True
@@ -179,11 +192,14 @@ def shutdown() -> None:
     with _context.lock:
         if _context.world is None:
             return
+        if _context.owner == os.getpid():
+            journal.end(_context.world)
         _context.world = None
         for ending in _context.endings:
             ending()
         if _context.owner == os.getpid():
             lib.lwcc_shutdown()
+            engines.end()
             if _context.store is not None:
                 _context.store.close()
         _context.store = None

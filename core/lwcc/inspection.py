@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lwcc import context, ops
 from lwcc._native import ffi, lib
 
@@ -61,8 +63,10 @@ def verify(collective: str, name: str, size: int) -> None:
         raise context.failure(status)
 
 
-def stats() -> dict[str, int]:
+def stats() -> dict[str, Any]:
     """Return the counters since init (see lwcc_stats in lwcc.h): requests, cache_hits, fused, bytes, busy_ns, ...
+
+    All are whole numbers, but `allreduces`: a list of counts, where [k] counts those of 2^(k-1) < bytes <= 2^k.
 
     Raises:
         ShutDown: not initialised.
@@ -71,7 +75,8 @@ def stats() -> dict[str, int]:
     status = lib.lwcc_get_stats(out)
     if status < 0:
         raise context.failure(status)
-    return {name: int(getattr(out, name)) for name, _ in ffi.typeof("lwcc_stats").fields}
+    found = {name: getattr(out, name) for name, _ in ffi.typeof("lwcc_stats").fields}
+    return {name: value if isinstance(value, int) else [int(n) for n in value] for name, value in found.items()}
 
 
 def version() -> str:

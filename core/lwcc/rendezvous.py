@@ -34,7 +34,10 @@ class Store(Protocol):
 
 
 class Place(NamedTuple):
-    """This process's place, and how to meet the others (`scheme`: alone, lwcc, torchelastic, master or store)."""
+    """This process's place in the job, and how to meet the others.
+
+    `scheme`: alone, lwcc, torchelastic, master, store or mpi.
+    """
 
     rank: int
     size: int
@@ -90,6 +93,8 @@ def _from_numbers(env: Mapping[str, str], rank_name: str, size_name: str, source
         port = _number(env, "MASTER_PORT")
         restarts = int(env.get("TORCHELASTIC_RESTART_COUNT", "0") or 0)
         return Place(rank, size, scheme, env["MASTER_ADDR"], port, secret, generation or restarts, source)
+    if env.get("LWCC_ENGINE") == "mpi":
+        return Place(rank, size, "mpi", generation=generation, source=source)  # they meet through the MPI itself
     raise ValueError(
         f"lwcc: {source} started this process as rank {rank} of {size}, but nothing says where the ranks meet. "
         "Set MASTER_ADDR and MASTER_PORT (a host all ranks reach and a free port on it, where rank 0 runs), "
@@ -257,6 +262,8 @@ def exchange(store: Store, prefix: str, place: Place, endpoint: bytes, timeout: 
         except TimeoutError:
             missing.append(rank)
         except ConnectionError as error:
+            if missing:
+                break  # its server has given up on the missing ones too
             raise LwccError(
                 f"lwcc: rank {place.rank} lost the rendezvous at {place.host}:{place.port} while waiting "
                 f"for rank {rank} of {place.size} in init: {error}; its server (lwccrun or rank 0) has ended"

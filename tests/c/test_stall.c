@@ -31,6 +31,7 @@ static void limit_all(engine *e, uint64_t abort_ns) {
     coordinator_limits limits = {.warn_ns = abort_ns / 3, .abort_ns = abort_ns, .capacity = 4096};
     engine_lock(e);
     coordinator_limit(engine_set(e, 0)->co, &limits);
+    e->count_at_ns = 0; /* planned by the old limits */
     engine_unlock(e);
   }
   pthread_barrier_wait(&all);
@@ -98,6 +99,59 @@ static void test_a_late_rank_does_not_confuse_the_count(void) {
   }
 }
 
+/* Rank 1 stands still, as a stopped process does, with its part of a collective ordered but not done. */
+static void stuck(engine *e, void *arg) {
+  engine **all_engines = arg;
+  int64_t v = 1;
+  ask a = sum_of("stuck", &v);
+  char text[TEXT_CAP];
+  lwcc_ticket t;
+  if (e->rank == 1) {
+    CHECK(submit(e, &a, 1, &t) == LWCC_OK, "%s", os_error());
+    for (int waiting = 0; !waiting; sched_yield()) { /* the coordinator has heard of it */
+      engine_lock(all_engines[0]);
+      waiting = engine_set(all_engines[0], 0)->co->waiting;
+      engine_unlock(all_engines[0]);
+    }
+    engine_lock(e);
+    pthread_barrier_wait(&all);
+    pthread_barrier_wait(&all);
+    engine_unlock(e);
+    return;
+  }
+  pthread_barrier_wait(&all);
+  int st = run_one(e, &a, text);
+  CHECK(st == LWCC_ERR_TIMEOUT && strstr(text, "\"stuck\"") && strstr(text, "has not moved"), "%d %s", st, text);
+  CHECK(engine_failed(e) == LWCC_ERR_TIMEOUT, "%d", engine_failed(e));
+  pthread_barrier_wait(&all);
+}
+
+/* The coordinator stands still. */
+static void silent(engine *e, void *arg) {
+  (void)arg;
+  int64_t v = 1;
+  ask a = sum_of("silent", &v);
+  char text[TEXT_CAP];
+  if (e->rank == 0) engine_lock(e);
+  pthread_barrier_wait(&all);
+  int st = e->rank ? run_one(e, &a, text) : LWCC_ERR_TIMEOUT;
+  CHECK(st == LWCC_ERR_TIMEOUT && (!e->rank || strstr(text, "\"silent\" waits for the word of rank 0")), "%d %s", st,
+        text);
+  pthread_barrier_wait(&all);
+  if (e->rank == 0) engine_unlock(e);
+}
+
+static void test_who_neither_runs_nor_dies_keeps_nobody_waiting(void (*program)(engine *e, void *arg)) {
+  world w;
+  world_options o = world_of(2);
+  o.limits.abort_ns = 100000000;
+  pthread_barrier_init(&all, NULL, 2);
+  world_open(&w, o);
+  world_run(&w, program, w.e);
+  world_close(&w);
+  pthread_barrier_destroy(&all);
+}
+
 /* Ctrl-Z for a minute while a request is pending must not make a stall of it. */
 static void test_time_in_which_the_process_is_stopped_does_not_count(void) {
   const uint64_t second = 1000000000;
@@ -123,5 +177,7 @@ int main(void) {
   log_set_level(LOG_ERROR);
   test_a_missing_rank_is_named_and_the_job_goes_on();
   test_a_late_rank_does_not_confuse_the_count();
+  test_who_neither_runs_nor_dies_keeps_nobody_waiting(stuck);
+  test_who_neither_runs_nor_dies_keeps_nobody_waiting(silent);
   return check_report();
 }

@@ -86,3 +86,11 @@ def test_the_adapters_reach_the_core_through_the_python_package() -> None:
     native = re.compile(r"lwcc\._native|\bcffi\b|ctypes")
     files = [p for folder in ("lwcc_torch", "lwcc_tf") for p in (ROOT / folder).rglob("*.py")]
     assert not [str(p) for p in files if native.search(p.read_text(encoding="utf-8"))]
+
+
+def test_the_tensorflow_plugin_includes_its_own_headers_and_the_public_one() -> None:
+    files = sorted((ROOT / "lwcc_tf" / "_plugin").glob("*.[ch]"))
+    assert files
+    quoted = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.M)
+    names = {name for path in files for name in quoted.findall(path.read_text(encoding="utf-8"))}
+    assert {n for n in names if not n.startswith("_plugin/")} == {"lwcc/lwcc.h"}

@@ -68,6 +68,17 @@ def test_the_wheel_holds_our_packages_alone(wheel: Path) -> None:
     inside = names(wheel)
     for needed in ("lwcc/_native.abi3.so", "lwcc/py.typed", "lwcc/launcher/__init__.py", "lwcc/launcher/store.py"):
         assert needed in inside
+    for needed in ("lwcc_tf/_tfops.abi3.so", "lwcc_tf/ops.py", "lwcc_tf/keras/optimizer.py", "lwcc_tf/py.typed"):
+        assert needed in inside
+
+
+def test_the_library_of_ops_needs_neither_tensorflow_nor_the_core_to_be_linked(wheel: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extract("lwcc_tf/_tfops.abi3.so", tmp_path)
+    command = ["nm", "-D", str(tmp_path / "lwcc_tf/_tfops.abi3.so")]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    symbols = [line.split()[-1] for line in listed.splitlines() if line.strip()]
+    assert symbols
+    assert not [s for s in symbols if s.startswith(("TF_", "lwcc_", "Py", "_Z"))]
 
 
 def test_the_wheel_has_its_commands(wheel: Path) -> None:

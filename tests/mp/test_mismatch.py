@@ -114,6 +114,24 @@ for turn in range(2):
     )
 
 
+def test_ranks_that_add_different_process_sets_all_hear_it_at_once(run_ranks: Any) -> None:
+    run_ranks(
+        3,
+        """
+for turn in range(2):
+    try:
+        lwcc.add_process_set([0, 1] if rank == 0 else [0, 2])
+        raise SystemExit("no exception")
+    except lwcc.Mismatch as error:
+        assert ("0,1" if rank == 0 else "0,2") in str(error), error
+two = lwcc.add_process_set([0, 1])
+if rank < 2:
+    assert lwcc.allreduce(np.ones(1), op=lwcc.Sum, process_set=two)[0] == 2
+""",
+        env={"LWCC_STALL_ABORT": "0"},
+    )
+
+
 def test_an_object_that_cannot_be_pickled_is_an_exception_on_every_rank(run_ranks: Any) -> None:
     run_ranks(
         3,

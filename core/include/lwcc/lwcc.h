@@ -165,6 +165,19 @@ int lwcc_raw_reducescatter(const void *input, void *output, int64_t count, int32
 int lwcc_raw_alltoall(const void *input, void *output, int64_t count, int32_t dtype, int32_t set);
 int lwcc_raw_barrier(int32_t set);
 
+/* ---- timing: raw calls in a loop, each from a barrier; seconds_out[iterations] are this rank's ---- */
+enum {
+  LWCC_TIME_P2P = 6, /* instead of a collective: one message from rank 0 to 1, half of a way there and back */
+  LWCC_TIME_FOLD = 7 /* output = input + output, on all ranks at the same time: what memory and arithmetic allow */
+};
+typedef struct {
+  int32_t collective, dtype, op;
+  const void *input;
+  void *output;
+  int64_t count, iterations; /* count: as the raw call's */
+} lwcc_loop;
+int lwcc_time_loop(const lwcc_loop *loop, double *seconds_out);
+
 /* ---- registered memory: 64-byte aligned, zeroed, mapped by every rank of the node ---- */
 void *lwcc_alloc(size_t nbytes); /* NULL on failure (lwcc_error) or before join */
 void lwcc_free(void *p);         /* NULL is fine; not while a request uses it */
@@ -176,6 +189,34 @@ int32_t lwcc_is_registered(const void *p, size_t nbytes);
  * 0: also an instant for each collective's beginning. LWCC_ERR_INVALID: the file cannot be written. */
 int lwcc_timeline_start(const char *path, int32_t marks);
 int lwcc_timeline_stop(void); /* no-op without one */
+
+/* ---- another library's collectives in the place of ours, for comparison: negotiation and fusion stay ours ---- */
+typedef enum { LWCC_ENGINE_OWN = 0, LWCC_ENGINE_MPI = 1, LWCC_ENGINE_GUEST = 2 } lwcc_engine;
+typedef struct {
+  const char *library; /* a loaded object that is linked to the MPI; its functions are found through it */
+  uint64_t world[2];   /* two communicators over all ranks, in rank order: for named and for raw calls */
+  uint64_t types[13];  /* MPI_Datatype by lwcc_dtype; bool, float16 and bfloat16: unsigned of that size */
+  uint64_t ops[6];     /* MPI_Op by lwcc_op; AVERAGE and ADASUM unused */
+  uint64_t in_place;   /* MPI_IN_PLACE */
+  int64_t most;        /* elements of one MPI call; what is longer goes in pieces; at most 2^31 - 1 */
+  int32_t multiple;    /* 1: MPI_THREAD_MULTIPLE; 0: serialised, so all calls are made under the engine's lock */
+  int32_t blocking;    /* 1: named requests use MPI's blocking calls too (process sets then may not overlap) */
+} lwcc_mpi;
+/* Between lwcc_open and lwcc_join, on all ranks alike: the MPI of these handles carries the collectives. Copied. */
+int lwcc_use_mpi(const lwcc_mpi *mpi);
+typedef struct {                       /* a collective that a guest has to run, in this order on all ranks of its set */
+  int32_t collective, dtype, op, root; /* root: index within the set */
+  int32_t set, raw;                    /* raw: 1 for a raw call; such a pair is one order of its own */
+  const void *input;                   /* may equal output */
+  void *output;
+  int64_t count; /* elements: allreduce, broadcast: in all; others: of a block, if counts is NULL */
+  const int64_t *counts, *recv_counts; /* [ranks]: as MPI's v-calls, blocks side by side; recv_counts: alltoall */
+  uint64_t id;
+} lwcc_guest_call;
+/* Between lwcc_open and lwcc_join: a thread of this process carries the collectives, by the two calls below. */
+int lwcc_use_guest(void);
+int lwcc_guest_next(lwcc_guest_call *out, double timeout_s); /* blocks; LWCC_PENDING: none yet; SHUTDOWN: no more */
+int lwcc_guest_done(uint64_t id, int32_t status, const char *text);
 
 /* ---- plans, for looking and proving; no context needed ---- */
 int32_t lwcc_algorithm_count(int32_t collective);
@@ -223,7 +264,9 @@ typedef struct {
   uint64_t busy_ns;                               /* time with at least one collective running on this rank */
   uint64_t waited_ns;                             /* time callers spent in lwcc_wait and raw calls */
   uint64_t raw_calls;
-  int32_t shared_memory; /* 1: the node path carries the world's collectives */
+  int32_t shared_memory;   /* 1: the node path carries the world's collectives */
+  int32_t engine;          /* lwcc_engine */
+  uint64_t allreduces[48]; /* collectives run, by size: [k] counts those of 2^(k-1) < bytes <= 2^k; fused ones once */
 } lwcc_stats;
 int lwcc_get_stats(lwcc_stats *out);
 /* cdef: end */

@@ -7,6 +7,8 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include "exec/guest.h"
+#include "exec/mpi.h"
 #include "os/env.h"
 #include "os/hmac.h"
 #include "os/log.h"
@@ -217,6 +219,30 @@ int lwcc_join(const char *const *endpoints, double timeout_s) {
   return st;
 }
 
+static int may_choose(void) {
+  if (the_context && !the_context->engine) return LWCC_OK;
+  return os_fail(LWCC_ERR_INVALID, "the engine is chosen between lwcc_open and lwcc_join");
+}
+
+int lwcc_use_mpi(const lwcc_mpi *mpi) {
+  TRY(may_choose());
+  return mpi_use(mpi);
+}
+
+int lwcc_use_guest(void) {
+  TRY(may_choose());
+  guest_use(true);
+  return LWCC_OK;
+}
+
+int lwcc_guest_next(lwcc_guest_call *out, double timeout_s) {
+  return guest_next(out, timeout_s);
+}
+
+int lwcc_guest_done(uint64_t id, int32_t status, const char *text) {
+  return guest_done(id, status, text ? text : "");
+}
+
 int lwcc_shutdown(void) {
   context *c = the_context;
   if (!c || !mine()) return LWCC_OK;
@@ -226,6 +252,8 @@ int lwcc_shutdown(void) {
     engine_free(c->engine);
   }
   if (c->listening) bootstrap_close(c->listening);
+  mpi_use(NULL);
+  guest_use(false);
   the_context = NULL;
   free(c);
   return LWCC_OK;

@@ -52,7 +52,7 @@ void lwcc_free_output(void *output) {
   free(output);
 }
 
-/* Without a node, registered memory is plain memory. */
+/* Without a node, or where another engine carries the data, registered memory is plain memory. */
 static void *plain(size_t nbytes) {
   void *p = NULL;
   size_t rounded;
@@ -67,7 +67,7 @@ static void *plain(size_t nbytes) {
 void *lwcc_alloc(size_t nbytes) {
   engine *e = ctx_engine();
   if (!e) return NULL;
-  if (!e->nd) return plain(nbytes);
+  if (!e->nd || e->stats.engine != LWCC_ENGINE_OWN) return plain(nbytes); /* other engines gain nothing by it */
   engine_lock(e);
   void *p = ctx_alive(e) < 0 ? NULL : node_alloc(e->nd, nbytes ? nbytes : 1, engine_drive_progress, e);
   engine_unlock(e);

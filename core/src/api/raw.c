@@ -43,11 +43,28 @@ static void count_call(engine *e) { /* under the set's lock: of calls in two set
   atomic_store_explicit(&e->raw_calls, n + 1, memory_order_relaxed);
 }
 
+/* By a blocking call of MPI, which is why the engine's lock is left to the others. */
+static int run_blocking(engine *e, pset *ps, const coll_args *a, const char *name) {
+  exec_op *op;
+  bool progress = false;
+  while (atomic_exchange_explicit(&ps->raw_lock, 1, memory_order_acquire)) sched_yield(); /* pairs with the release */
+  count_call(e);
+  int st = ctx_alive(e);
+  if (st >= 0) st = exec_start(&ps->raw, a, name, 0, &op);
+  if (st >= 0) {
+    st = exec_step(op, &progress);
+    exec_free(op);
+  }
+  atomic_store_explicit(&ps->raw_lock, 0, memory_order_release);
+  return st;
+}
+
 static int run(const coll_args *a, int set) {
   pset *ps;
   engine *e = ctx_member(set, &ps);
   if (!e) return ps ? LWCC_ERR_INVALID : lwcc_initialized() ? LWCC_ERR_INVALID : LWCC_ERR_SHUTDOWN;
   const char *name = ps->chosen[a->collective];
+  if (ps->raw.blocking) return run_blocking(e, ps, a, name);
   if (!ps->raw_shm || (name && strcmp(name, "shm") != 0)) return raw_run(e, ps, a, name);
   TRY(ctx_alive(e));
   watch w = {.e = e, .ps = ps};

@@ -24,10 +24,20 @@ static int together(lwcc_request *r) {
   return st;
 }
 
-static int reduce_number(const char *name, int op, int64_t *value) {
-  lwcc_request r = {
-      .name = name, .collective = LWCC_ALLREDUCE, .dtype = LWCC_INT64, .op = op, .input = value, .output = value};
+static int reduce_numbers(const char *name, int op, int64_t *values, int64_t n) {
+  lwcc_request r = {.name = name,
+                    .collective = LWCC_ALLREDUCE,
+                    .dtype = LWCC_INT64,
+                    .op = op,
+                    .ndim = 1,
+                    .shape = &n,
+                    .input = values,
+                    .output = values};
   return together(&r);
+}
+
+static int reduce_number(const char *name, int op, int64_t *value) {
+  return reduce_numbers(name, op, value, 1);
 }
 
 typedef struct { /* a set in the making */
@@ -90,6 +100,7 @@ static int install(const proposal *p, int id, void *area, uint8_t *own) {
   TRY(pset_create(id, p->ranks, p->n, p->e->rank, &ps));
   ps->area = own;
   engine_lock(p->e);
+  while (p->e->polled && !channel_idle(p->e->ch)) engine_turn(p->e); /* an MPI blocks until all members come */
   int st = engine_add_set(p->e, ps, area);
   engine_unlock(p->e);
   return st;
@@ -118,6 +129,16 @@ static int check_ranks(proposal *p) {
   return LWCC_OK;
 }
 
+/* All ranks learn whether all mean the same ranks, and which number is free everywhere. */
+static int agree_on_set(const proposal *p, int64_t *id) {
+  int64_t mark = (int64_t)(name_hash(p->text, 0) >> 2), most[3] = {*id, mark, -mark};
+  TRY(reduce_numbers("lwcc.set_add", LWCC_MAX, most, 3));
+  *id = most[0];
+  if (most[1] == mark && most[2] == -mark) return LWCC_OK;
+  return os_fail(LWCC_ERR_MISMATCH, "process set: the ranks disagree: rank %d asks for ranks %s, another for others",
+                 p->e->rank, p->text);
+}
+
 static int add(proposal *p, void *arg) {
   int32_t *set_out = arg;
   char name[NAME_CAP];
@@ -127,8 +148,7 @@ static int add(proposal *p, void *arg) {
   TRY(check_ranks(p));
   for (pset *ps = engine_set(p->e, 0); ps; ps = ps->next)
     if (ps->id >= id && ps->id < LWCC_SETS_OWN) id = ps->id + 1;
-  snprintf(name, sizeof name, "lwcc.set_add.%.400s", p->text);
-  TRY(reduce_number(name, LWCC_MAX, &id));
+  TRY(agree_on_set(p, &id));
   TRY(share_area(p, &area, &own));
   TRY(install(p, (int)id, area, own));
   snprintf(name, sizeof name, "lwcc.set_ready.%.400s", p->text);

@@ -1,11 +1,15 @@
 /* Making and freeing an engine, and its process sets. */
 #include "coord/engine.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "coord/fuse.h"
+#include "exec/guest.h"
+#include "exec/mpi.h"
 #include "os/env.h"
+#include "os/log.h"
 #include "os/mem.h"
 #include "os/status.h"
 
@@ -52,6 +56,29 @@ static int make_reach(engine *e, pset *ps) {
   return LWCC_OK;
 }
 
+static int open_foreign(const engine *e, pset *ps) {
+  ps->named.set = ps->raw.set = ps->id;
+  if (guest_used()) ps->named.engine = ps->raw.engine = LWCC_ENGINE_GUEST;
+  if (!mpi_used() || ps->me < 0 || e->size == 1) return LWCC_OK;
+  TRY(mpi_team_open(&ps->named, ps->id == 0));
+  return mpi_team_open(&ps->raw, ps->id == 0);
+}
+
+/* What `lwcc bench p2p` has found of the wire, if the launcher says it. */
+static void price(exec_team *team) {
+  const char *text = env_text(ENV_COST);
+  double a, b, c;
+  int end = 0;
+  if (!*text) return;
+  if (sscanf(text, "%lf,%lf,%lf%n", &a, &b, &c, &end) != 3 || text[end] || !(a >= 0 && b >= 0 && c >= 0)) {
+    LOG(WARN, "LWCC_COST=%.60s is ignored; expected three numbers of seconds, such as 15e-6,4e-10,5e-11", text);
+    return;
+  }
+  team->alpha_s = a;
+  team->beta_s_per_byte = b;
+  team->gamma_s_per_byte = c;
+}
+
 /* area: zeroed shared memory for two teams; NULL: the set has none. */
 static int open_teams(engine *e, pset *ps, void *area) {
   ps->named = (exec_team){.size = ps->size,
@@ -62,8 +89,11 @@ static int open_teams(engine *e, pset *ps, void *area) {
                           .alpha_s = area ? 1e-6 : 15e-6,
                           .beta_s_per_byte = area ? 0.2e-9 : 0.4e-9,
                           .gamma_s_per_byte = 0.05e-9};
+  if (!area) price(&ps->named);
   ps->raw = ps->named;
   ps->raw.cls = LINK_RAW;
+  TRY(open_foreign(e, ps));
+  if (ps->named.engine != LWCC_ENGINE_OWN) return LWCC_OK;
   if (!area || ps->me < 0) return LWCC_OK;
   TRY(make_reach(e, ps));
   shm_reach reach = {.arg = ps->reach,
@@ -149,6 +179,8 @@ int engine_bind(engine *e, channel *ch, node *nd) {
   if (nd) TRY(node_attach(nd, ch));
   TRY(add_world(e));
   e->stats.shared_memory = engine_set(e, 0)->named_shm != NULL;
+  e->stats.engine = engine_set(e, 0)->named.engine;
+  e->polled = e->stats.engine == LWCC_ENGINE_MPI;
   return LWCC_OK;
 }
 

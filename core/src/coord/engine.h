@@ -22,6 +22,7 @@ typedef struct {
 
 typedef struct engine {
   int rank, size, cores; /* cores: that this node's ranks may use */
+  bool polled;           /* what runs rings no bell (MPI): whoever drives must look again and again */
   bool crowded;          /* more ranks than cores: nobody spins */
   int64_t spins;         /* idle turns before a waiting caller yields */
   queue q;
@@ -41,6 +42,8 @@ typedef struct engine {
   _Atomic int32_t lost_rank;
   char failed_text[TEXT_CAP];
   uint64_t stall_at_ns; /* next look at what is stalled; 0: not needed */
+  uint64_t count_at_ns; /* of these the next coordinator_stall; 0: at once */
+  uint64_t watch_at_ns; /* next engine_watch; 0: nothing is under way */
   unsigned turns;
   bool *has_left;   /* owned: [size]: said BYE */
   uint64_t left_ns; /* when the first peer left in good order; 0: none has. Guarded by lock */
@@ -85,6 +88,9 @@ void order_announce(engine *e, pset *ps, request *r); /* READY or REQUEST */
 
 /* obey.c: entries of the order log. LWCC_ERR_PROTOCOL on nonsense. Driving thread. */
 int order_obey(engine *e, pset *ps, reader *r);
+
+/* watch.c: a look at what may be stuck, every LOOK_NS while there is anything. Driving thread. */
+void engine_watch(engine *e);
 
 /* lane.c: running collectives. Driving thread. */
 int lane_append(pset *ps, bucket *b);

@@ -40,7 +40,8 @@ static int reserve(engine *e, pset *ps, size_t nbytes) {
   size_t room = ps->fusion_nbytes ? ps->fusion_nbytes * 2 : (size_t)1 << 20;
   while (room < nbytes) room *= 2;
   fuse_free(e, ps);
-  if (e->nd && node_size(e->nd) > 1) ps->fusion = node_alloc(e->nd, room, engine_drive_progress, e);
+  bool own = ps->named.engine == LWCC_ENGINE_OWN; /* others gain nothing, and a rank within MPI would map too late */
+  if (own && e->nd && node_size(e->nd) > 1) ps->fusion = node_alloc(e->nd, room, engine_drive_progress, e);
   if (!ps->fusion && posix_memalign(&ps->fusion, MEM_PAGE, room) != 0) {
     ps->fusion = NULL;
     return os_fail(LWCC_ERR_SYSTEM, "no memory for a fused bucket of %zu bytes", room);
@@ -58,6 +59,7 @@ int fuse_pack(engine *e, pset *ps, const bucket *b, coll_args *args, bool *packe
   args->count = total / coll_dtype_bytes(args->dtype);
   *packed_out = b->n > 1 && !neighbours(b);
   e->stats.bytes += total;
+  e->stats.allreduces[total < 2 ? 0 : total > (size_t)1 << 46 ? 47 : 64 - __builtin_clzll(total - 1)]++;
   if (b->n > 1) e->stats.fused += (uint64_t)b->n;
   if (!*packed_out) {
     if (b->n > 1) e->stats.fused_in_place += (uint64_t)b->n;

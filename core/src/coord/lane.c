@@ -77,6 +77,15 @@ static int args_alltoall(pset *ps, request *r, const cached *c, coll_args *a) {
   }
   a->counts = ps->counts;
   a->recv_counts = ps->counts + p;
+  bool equal = true;
+  for (size_t i = 0; i < p * p; i++) {
+    equal &= c->values[i] == c->values[0];
+    if ((size_t)c->values[i] * row > a->longest) a->longest = (size_t)c->values[i] * row;
+  }
+  if (equal) {
+    a->counts = a->recv_counts = NULL;
+    a->count = a->longest;
+  }
   return output_room(r, total * coll_dtype_bytes(a->dtype));
 }
 
@@ -272,6 +281,7 @@ static void start(engine *e, pset *ps) {
       finish(e, ps, st);
     return;
   }
+  ps->op_moved = true;
   count_start(e);
 }
 
@@ -288,7 +298,9 @@ bool lane_turn(engine *e, pset *ps) {
     any = true;
     if (!ps->op) return any;
   }
+  if (ps->named.blocking && !channel_idle(e->ch)) return any; /* the order must be out before we block for it */
   int st = exec_step(ps->op, &progress);
+  ps->op_moved |= progress;
   bool left = atomic_load(&ps->left) >= 0;
   if (st == LWCC_PENDING && !(hopeless(e, ps) && !progress)) return any || progress;
   if (st == LWCC_PENDING || (st == LWCC_ERR_PEER_LOST && left)) st = lost_member(ps);

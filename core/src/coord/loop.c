@@ -27,16 +27,22 @@ bool engine_turn(engine *e) {
 
 /* ---- stalls ---- */
 
+static uint64_t sooner(uint64_t a, uint64_t b) { /* 0: never */
+  return !a || (b && b < a) ? b : a;
+}
+
 /* Look at what is pending too long; sets when to look next. */
 static void look_for_stalls(engine *e) {
   uint64_t now = clock_ns(), next = 0;
-  if (e->stall_at_ns && now < e->stall_at_ns) return;
-  for (pset *ps = atomic_load_explicit(&e->sets, memory_order_acquire); ps; ps = ps->next) {
-    uint64_t at = ps->co ? coordinator_stall(ps->co) : 0;
-    if (at && (!next || at < next)) next = at;
+  bool busy = e->running || atomic_load_explicit(&e->q.outstanding, memory_order_relaxed);
+  if (now >= e->count_at_ns) {
+    for (pset *ps = atomic_load_explicit(&e->sets, memory_order_acquire); ps; ps = ps->next)
+      next = sooner(next, ps->co ? coordinator_stall(ps->co) : 0);
+    e->count_at_ns = next;
   }
-  if (e->left_ns && e->running && (!next || now + SHUTDOWN_NS < next)) next = now + SHUTDOWN_NS;
-  e->stall_at_ns = next;
+  if (busy && e->watch_at_ns && now >= e->watch_at_ns) engine_watch(e);
+  if (!busy || now >= e->watch_at_ns) e->watch_at_ns = busy ? now + LOOK_NS : 0;
+  e->stall_at_ns = sooner(sooner(e->count_at_ns, e->watch_at_ns), e->left_ns && e->running ? now + SHUTDOWN_NS : 0);
 }
 
 /* ---- sleeping ---- */
@@ -97,7 +103,7 @@ static void sleep_until_work(engine *e) {
 
 static void *background(void *arg) {
   engine *e = arg;
-  int idle = 0;
+  int64_t idle = 0;
   log_set_rank(e->rank);
   pthread_mutex_lock(&e->lock);
   while (!atomic_load(&e->stop)) {
@@ -106,7 +112,8 @@ static void *background(void *arg) {
       if (++e->turns % LOOK_EVERY == 0) look_for_stalls(e);
       continue;
     }
-    if (e->running && idle++ < YIELDS) { /* a collective is under way: the peers are at work too */
+    if (e->running && (idle++ < YIELDS || e->polled)) { /* a collective is under way: the peers are at work too */
+      if (idle % LOOK_EVERY == 0) look_for_stalls(e);
       pthread_mutex_unlock(&e->lock);
       sched_yield();
       pthread_mutex_lock(&e->lock);
@@ -137,7 +144,7 @@ static bool drive(engine *e, request *r, uint64_t deadline_ns, int yields) {
     }
     if (idle++ < e->spins)
       cpu_pause();
-    else if (idle < e->spins + yields)
+    else if (idle < e->spins + yields || (e->polled && e->running))
       sched_yield();
     else
       return false;

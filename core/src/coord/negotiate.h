@@ -18,6 +18,7 @@
 #include "coord/message.h"
 #include "coord/names.h"
 
+enum { LOOK_NS = 500000000 }; /* how often one looks for stalls while something is pending */
 struct pset;
 typedef struct coordinator coordinator;
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "coord/negotiate.h"
+#include "exec/mpi.h"
 #include "os/mem.h"
 #include "os/status.h"
 
@@ -55,6 +56,8 @@ void pset_free(pset *ps) {
   coordinator_free(ps->co);
   if (ps->named_shm) shm_team_close(ps->named_shm);
   if (ps->raw_shm) shm_team_close(ps->raw_shm);
+  mpi_team_close(&ps->named);
+  mpi_team_close(&ps->raw);
   exec_team_close(&ps->named);
   exec_team_close(&ps->raw);
   free(ps->ranks);

@@ -52,8 +52,10 @@ typedef struct pset {
   bucket *lane, **lane_tail;
   int lane_length;
   exec_op *op;
-  exec_op *raw_op;  /* a raw call over a wire; started by its caller, then driven like the lane */
-  request raw_call; /* what its caller waits for */
+  bool op_moved;     /* since the last look of engine_watch */
+  uint32_t op_looks; /* that found op where it was */
+  exec_op *raw_op;   /* a raw call over a wire; started by its caller, then driven like the lane */
+  request raw_call;  /* what its caller waits for */
   exec_team named, raw;
   shm_team *named_shm, *raw_shm; /* NULL: not all on one node */
   void *reach;                   /* engine.c's */

@@ -85,6 +85,7 @@ static int take_request(queue *q, request **out) {
   atomic_fetch_add_explicit(&r->ticket, TICKET_STEP, memory_order_relaxed);
   atomic_store_explicit(&r->released, false, memory_order_relaxed);
   r->finished = r->in_lane = r->refused = false;
+  r->looks = 0;
   r->nbytes = 0;
   r->first_dim = 0;
   r->nrows = r->contributors = 0;
@@ -217,6 +218,29 @@ uint32_t queue_fail_all(queue *q, int set, bool waiting_only, int status, const 
     request_complete(q, r, status, text);
   }
   return c.n;
+}
+
+typedef struct {
+  int set;
+  const request *oldest;
+} look_arg;
+
+static void look(name_node *node, void *arg) {
+  look_arg *l = arg;
+  request *r = OWNER(request, node, node);
+  if (r->set != l->set || r->in_lane) return;
+  r->looks++;
+  if (!l->oldest || r->looks > l->oldest->looks) l->oldest = r;
+}
+
+uint32_t queue_look(queue *q, int set, char *name_out) {
+  look_arg l = {.set = set};
+  pthread_mutex_lock(&q->mu);
+  names_each(&q->pending, look, &l);
+  uint32_t looks = l.oldest ? l.oldest->looks : 0;
+  if (looks) os_copy_text(name_out, NAME_CAP, l.oldest->name);
+  pthread_mutex_unlock(&q->mu);
+  return looks;
 }
 
 void queue_close(queue *q, int status, const char *text) {

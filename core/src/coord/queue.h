@@ -22,6 +22,7 @@ typedef struct request {
   bool refused;         /* allocate gave no memory; driving thread */
   bool in_lane;         /* ordered to run; driving thread */
   bool stand_in;        /* of no submitter: this rank has joined (stand_in.h); in no table, and freed when done */
+  uint32_t looks;       /* queue_look's, while it waits to be ordered; guarded by queue.mu */
   int set;
   char name[NAME_CAP];
   signature sig; /* op is the user's; AVERAGE is resolved when it runs */
@@ -72,6 +73,9 @@ void request_complete(queue *q, request *r, int status, const char *text);
 /* Every pending request (of the set; -1: of all) ends with status; waiting_only spares those in a lane. Returns how
  * many. Driving thread; nothing of them may run any more. */
 uint32_t queue_fail_all(queue *q, int set, bool waiting_only, int status, const char *text);
+/* Counts a look at each pending request of the set that is in no lane; the most looks at one of them, and its name
+ * (NAME_CAP bytes). 0: there is none. Driving thread. */
+uint32_t queue_look(queue *q, int set, char *name_out);
 /* From now on queue_submit fails so. Any thread. */
 void queue_close(queue *q, int status, const char *text);
 

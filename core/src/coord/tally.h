@@ -55,7 +55,6 @@ struct coordinator {
   char left[256]; /* why nothing can run any more; "": it can */
 };
 
-enum { LOOK_NS = 500000000 };                                 /* while something is pending, at least so often */
 uint64_t coordinator_now(coordinator *co, uint64_t clock_ns); /* stall.c: a clock that stops with the process */
 /* negotiate.c */
 void tally_fail(coordinator *co, tally *t, int status, const char *text);   /* ERROR on every rank; t may be freed */

@@ -12,6 +12,7 @@ typedef struct {
   const size_t *counts;       /* allgather: elements of each rank's block; reducescatter: of each rank's result block;
                                  alltoall: elements I send to each rank. NULL: every block is count elements */
   const size_t *recv_counts;  /* alltoall: elements I receive from each rank; NULL: as counts == NULL */
+  size_t longest;             /* alltoall with counts: the longest block of any pair of ranks; known to all */
   double prescale, postscale; /* 1.0 = none; floating types */
 } coll_args;
 

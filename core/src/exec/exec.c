@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec/guest.h"
+#include "exec/mpi.h"
 #include "exec/select.h"
 #include "exec/wire.h"
 #include "os/log.h"
@@ -71,9 +73,13 @@ static void load(exec_op *op, char *dst, const void *src, size_t count) {
     memmove(dst, src, count * op->width); /* allgather in place: uneven blocks may overlap */
 }
 
+size_t exec_total(const coll_args *a, int size) {
+  return sum(a->counts, a->count, size);
+}
+
 /* An alltoall in place reads from a copy. */
-static int set_input_aside(exec_op *op) {
-  size_t n = sum(op->a.counts, op->a.count, op->team->size) * op->width;
+int exec_set_aside(exec_op *op) {
+  size_t n = exec_total(&op->a, op->team->size) * op->width;
   TRY(exec_room(&op->work, &op->work_nbytes, n));
   reduce_copy(op->work, op->a.in, n, 0);
   op->a.in = op->work;
@@ -106,7 +112,7 @@ static int place(exec_op *op) {
   }
   op->input = op->data;
   if (a->collective != LWCC_ALLTOALL) return LWCC_OK;
-  if (a->in == a->out) TRY(set_input_aside(op));
+  if (a->in == a->out) TRY(exec_set_aside(op));
   op->input = op->a.in;
   return LWCC_OK;
 }
@@ -150,9 +156,20 @@ static int take_op(exec_team *team, exec_op **out) {
 
 static int begin_shared(exec_op *op) {
   const coll_args *a = &op->a;
-  if (a->collective == LWCC_ALLTOALL && a->in == a->out && a->counts) TRY(set_input_aside(op));
+  if (a->collective == LWCC_ALLTOALL && a->in == a->out && a->counts) TRY(exec_set_aside(op));
   op->shm = shm_start(op->team->shm, a);
   return LWCC_OK;
+}
+
+/* By another library. A forced algorithm is one of ours. */
+static int begin_foreign(exec_op *op, const char *algorithm) {
+  bool mpi = op->team->engine == LWCC_ENGINE_MPI;
+  op->name = mpi ? "mpi" : "guest";
+  if (algorithm && algorithm[0])
+    return os_fail(LWCC_ERR_UNSUPPORTED, "algorithm %s is LWCC's own, but the engine is %s", algorithm, op->name);
+  TRY(narrow_begin(op));
+  op->width = coll_dtype_bytes(op->a.dtype);
+  return mpi ? mpi_begin(op) : guest_begin(op);
 }
 
 static int begin(exec_op *op, const char *algorithm) {
@@ -162,6 +179,7 @@ static int begin(exec_op *op, const char *algorithm) {
   op->width = coll_dtype_bytes(a->dtype);
   op->name = "alone";
   if (op->team->size == 1) return run_alone(op);
+  if (op->team->engine != LWCC_ENGINE_OWN) return begin_foreign(op, algorithm);
   TRY(select_plan(op->team, a, algorithm, &op->plan, &op->name));
   LOG(TRACE, "exec: %s %s, %zu elements", collective_name(a->collective), op->name, a->count);
   if (!op->plan) return begin_shared(op);
@@ -191,7 +209,11 @@ int exec_start(exec_team *team, const coll_args *args, const char *algorithm, ui
 }
 
 int exec_step(exec_op *op, bool *progress_out) {
-  int st = op->shm ? shm_step(op->shm, progress_out) : op->plan ? wire_step(op, progress_out) : LWCC_OK;
+  int st = op->team->size == 1                     ? LWCC_OK
+           : op->team->engine == LWCC_ENGINE_MPI   ? mpi_step(op)
+           : op->team->engine == LWCC_ENGINE_GUEST ? guest_step(op)
+           : op->shm                               ? shm_step(op->shm, progress_out)
+                                                   : wire_step(op, progress_out);
   if (st != LWCC_OK) return st;
   if (op->plan) unload(op);
   narrow_end(op);
@@ -201,6 +223,7 @@ int exec_step(exec_op *op, bool *progress_out) {
 static void destroy(exec_op *op) {
   free(op->bounds);
   wire_free(op);
+  mpi_free(op);
   free(op->work);
   free(op->wide);
   free(op);
@@ -208,6 +231,7 @@ static void destroy(exec_op *op) {
 
 void exec_free(exec_op *op) {
   exec_cache *cache = op->team->cache;
+  if (op->mpi.busy || guest_cancel(op)) return; /* another library may still write to its memory */
   wire_cancel(op);
   if (!cache || cache->spare)
     destroy(op);

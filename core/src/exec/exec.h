@@ -1,4 +1,5 @@
-/* Runs one collective of one rank: over the shared-memory area, or a plan over the channel. Driving thread only. */
+/* Runs one collective of one rank: over the shared-memory area, a plan over the channel, or by another library.
+ * Driving thread only. */
 #ifndef EXEC_EXEC_H
 #define EXEC_EXEC_H
 #include <stdbool.h>
@@ -17,6 +18,10 @@ typedef struct {    /* who takes part, and over what; lives longer than its oper
   shm_team *shm;                                     /* NULL: wire only */
   double alpha_s, beta_s_per_byte, gamma_s_per_byte; /* the cost model's numbers for this team's wire */
   exec_cache *cache;                                 /* exec's; NULL at first; exec_team_close frees it */
+  int set;                                           /* id of its process set */
+  int engine;                                        /* lwcc_engine: whose collectives carry the data */
+  bool blocking;                                     /* MPI: by its blocking calls, within exec_step */
+  uint64_t comm;                                     /* MPI: mpi.c's */
 } exec_team;
 
 typedef struct exec_op exec_op;

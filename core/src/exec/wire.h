@@ -1,4 +1,5 @@
-/* A plan under way over the channel. Between exec.c, narrow.c and wire.c only. */
+/* A plan under way over the channel. Between exec.c, narrow.c, wire.c, mpi.c and
+ * guest.c only. */
 #ifndef EXEC_WIRE_H
 #define EXEC_WIRE_H
 #include "exec/exec.h"
@@ -29,8 +30,19 @@ typedef struct {
   size_t ios_room, slots_room;
 } flight;
 
+typedef struct {         /* a collective that an MPI runs */
+  uint64_t request;      /* MPI_Request, as the library writes it */
+  bool busy;             /* the request is under way */
+  size_t at, n, longest; /* elements of every block: done, in this round, in all */
+  int *counts;           /* [4 * size] */
+  char *staging[2];      /* slices of all blocks side by side: sent, received */
+  size_t counts_room, staging_nbytes[2];
+} mpi_call;
+
 struct exec_op {
   exec_team *team;
+  mpi_call mpi;
+  struct guest_slot *guest;
   coll_args a;
   const char *name;
   shm_call *shm; /* NULL: a plan */
@@ -65,5 +77,7 @@ void wire_cancel(exec_op *op);                  /* take back what is still under
 void wire_free(exec_op *op);                    /* the flights' memory */
 int narrow_begin(exec_op *op);                  /* see narrow.c */
 void narrow_end(exec_op *op);
+int exec_set_aside(exec_op *op);                           /* the input becomes a copy in work */
+size_t exec_total(const coll_args *a, int size);           /* elements of all blocks that this rank sends */
 int exec_room(char **buffer, size_t *room, size_t nbytes); /* grow, contents lost; 64-byte aligned */
 #endif

@@ -1,0 +1,244 @@
+"""`lwcc bench`: a collective on LWCC and on other engines, side by side, as a table in the manner of nccl-tests.
+
+Rounds interleave the engines; a time is the median over rounds of the median over iterations of the longest over ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from lwcc.launcher.engines import ENGINES
+from lwcc.launcher.net import parse_net
+
+COLLECTIVES = ("allreduce", "broadcast", "allgather", "reducescatter", "alltoall", "barrier", "p2p")
+HEADS = ("size", "count", "dtype", "engine", "t_med us", "t_p99", "cv%", "algbw GB/s", "busbw", "of limit", "wrong",
+         "vs_best")  # fmt: skip
+
+
+class BenchError(RuntimeError):
+    """A measurement could not be made."""
+
+
+def parse_size(text: str) -> int:
+    """Parse bytes with a suffix K, M or G; ValueError."""
+    scale = {"k": 10, "m": 20, "g": 30}.get(text[-1:].lower(), 0)
+    value = float(text[:-1] if scale else text) * (1 << scale)
+    if value < 0 or value != int(value):
+        raise ValueError(f"{text!r} is not a number of bytes")
+    return int(value)
+
+
+def sizes_between(first: int, last: int, factor: float) -> list[int]:
+    """Sizes from `first` to `last`, each `factor` times the one before."""
+    if first < 1 or last < first or factor <= 1:
+        raise ValueError("lwcc bench: -b must be at least 1, -e at least -b, and -f more than 1")
+    found = [first]
+    while found[-1] * factor <= last:
+        found.append(int(found[-1] * factor))
+    return found
+
+
+def busbw_factor(collective: str, ranks: int) -> float:
+    """Return what turns bytes per time into bus bandwidth, as nccl-tests defines it."""
+    p = ranks
+    return {"allreduce": 2 * (p - 1) / p, "allgather": (p - 1) / p, "reducescatter": (p - 1) / p,
+            "alltoall": (p - 1) / p}.get(collective, 1.0)  # fmt: skip
+
+
+def limit_seconds(collective: str, ranks: int, row: dict[str, Any]) -> float:
+    """Return how long the memory must take: bytes that have to move, at the speed of a+=b on all cores at once."""
+    moved = {"allreduce": 2 * ranks, "broadcast": ranks, "p2p": 2, "allgather": ranks + 1, "reducescatter": ranks + 1,
+             "alltoall": 2 * ranks}.get(collective, 0)  # fmt: skip
+    if not row["t_fold"]:
+        return 0.0
+    speed = 3 * ranks * row["fold_nbytes"] / row["t_fold"]
+    return float(moved * row["size"] / speed)
+
+
+def link_seconds(collective: str, ranks: int, size: int, net: str) -> float:
+    """Return how long a shaped link of each rank's node must take; 0 if the network is not shaped."""
+    rate = parse_net(net).bits_per_s()
+    return busbw_factor(collective, ranks) * size * 8 / rate if rate and size else 0.0
+
+
+def run_engine(args: argparse.Namespace, engine: str, settings: Any = None) -> list[dict[str, Any]]:
+    """Run one round on one engine; return its rows."""
+    algorithms = args.algorithm.split(",") if args.algorithm and engine == "own" else [""]
+    series = {
+        "collective": args.collective, "sizes": args.sizes, "dtype": args.dtype, "algorithms": algorithms,
+        "in_place": args.in_place, "registered": args.registered, "budget_s": args.budget,
+    }  # fmt: skip
+    command = [sys.executable, "-m", "lwcc.launcher", "--no-tag", "-np", str(args.np), "--engine", engine]
+    command += ["--net", args.net] if args.net else []
+    command += ["-x", f"LWCC_TRANSPORT={args.transport}"] if args.transport and engine == "own" else []
+    command += ["-m", "lwcc.bench_rank", json.dumps(series)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=args.limit, check=False)
+    if done.returncode:
+        tail = [line for line in done.stderr.splitlines() if line.strip()][-6:]
+        raise BenchError(f"{engine}: exit code {done.returncode}\n  " + "\n  ".join(tail))
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    for row in rows:
+        row["engine"] = "lwcc" if engine == "own" else engine
+        row["name"] = f"lwcc:{row['algorithm']}" if row["algorithm"] else row["engine"]
+    return rows
+
+
+def collect(rounds: Sequence[Sequence[dict[str, Any]]], args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Put the rounds together: one record for each size and name, by size."""
+    cells: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    for rows in rounds:
+        for row in rows:
+            cells.setdefault((row["size"], row["name"]), []).append(row)
+    found = []
+    for (size, name), rows in cells.items():
+        medians = [row["t_med"] for row in rows]
+        t = statistics.median(medians)
+        floor = limit_seconds(args.collective, args.np, min(rows, key=lambda row: row["t_fold"]))
+        if args.net:
+            floor = max(floor, link_seconds(args.collective, args.np, size, args.net))
+        found.append(
+            {
+                "size": size, "count": rows[0]["count"], "dtype": args.dtype, "name": name,
+                "engine": rows[0]["engine"], "algorithm": rows[0]["algorithm"], "t_med": t, "rounds": medians,
+                "t_p99": statistics.median(row["t_p99"] for row in rows),
+                "cv": statistics.pstdev(medians) / t if len(medians) > 1 else rows[0]["cv"],
+                "algbw": size / t, "busbw": size / t * busbw_factor(args.collective, args.np),
+                "limit_s": floor, "share": floor / t, "wrong": sum(row["wrong"] for row in rows),
+                "shared_memory": rows[0]["shared_memory"], "iterations": sum(row["iterations"] for row in rows),
+            }
+        )  # fmt: skip
+    for record in found:
+        best = min(other["t_med"] for other in found if other["size"] == record["size"])
+        record["vs_best"] = record["t_med"] / best
+    return sorted(found, key=lambda r: int(r["size"]))
+
+
+def table(records: Sequence[dict[str, Any]]) -> str:
+    """Return the records as a text table."""
+    lines = [HEADS]
+    for r in records:
+        lines.append(
+            (
+                str(r["size"]), str(r["count"]), r["dtype"], r["name"], f"{r['t_med'] * 1e6:.2f}",
+                f"{r['t_p99'] * 1e6:.2f}", f"{r['cv'] * 100:.0f}", f"{r['algbw'] / 1e9:.3f}",
+                f"{r['busbw'] / 1e9:.3f}", f"{r['share']:.0%}" if r["limit_s"] else "-", str(r["wrong"]),
+                f"{r['vs_best']:.2f}",
+            )
+        )  # fmt: skip
+    widths = [max(len(line[i]) for line in lines) for i in range(len(HEADS))]
+    return "\n".join("  ".join(f"{cell:>{w}}" for cell, w in zip(line, widths)) for line in lines)
+
+
+def fit(records: Sequence[dict[str, Any]]) -> tuple[float, float]:
+    """Fit t = alpha + beta * bytes to one engine's messages, with equal weight for equal relative errors."""
+    import numpy as np
+
+    sizes = np.array([r["size"] for r in records], float)
+    times = np.array([r["t_med"] for r in records])
+    design = np.stack([np.ones_like(sizes), sizes], 1) / times[:, None]
+    (alpha, beta), *_ = np.linalg.lstsq(design, np.ones_like(times), rcond=None)
+    return max(float(alpha), 0.0), max(float(beta), 0.0)
+
+
+def cost_file() -> str:
+    """Where the fitted cost of the wire is kept; lwccrun gives it to all ranks."""
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return os.path.join(home, "lwcc", "cost.json")
+
+
+def report_p2p(records: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]) -> Optional[dict[str, float]]:
+    """Print the fit of each engine; store LWCC's if it went over a wire."""
+    stored = None
+    for name in dict.fromkeys(r["name"] for r in records):
+        mine = [r for r in records if r["name"] == name]
+        if len(mine) < 3:
+            print(f"# {name}: three sizes or more are needed for a fit")
+            continue
+        alpha, beta = fit(mine)
+        big = max(rows, key=lambda row: row["fold_nbytes"])
+        gamma = big["t_fold"] / big["fold_nbytes"]
+        print(f"# {name}: alpha {alpha * 1e6:.2f} us, beta {beta * 1e9:.4f} ns/B ({1 / beta / 1e9 if beta else 0:.2f} "
+              f"GB/s), gamma {gamma * 1e9:.4f} ns/B")  # fmt: skip
+        if name == "lwcc" and not mine[0]["shared_memory"]:
+            stored = {"alpha_s": alpha, "beta_s_per_byte": beta, "gamma_s_per_byte": gamma}
+    if stored is None:
+        print("# not stored: the cost model is of a wire (--transport tcp, or --net)")
+        return None
+    os.makedirs(os.path.dirname(cost_file()), exist_ok=True)
+    with open(cost_file(), "w", encoding="utf-8") as file:
+        json.dump(stored, file)
+    print(f"# stored in {cost_file()}")
+    return stored
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, print the table, write --json. Returns 1 if a result was wrong."""
+    from lwcc.launcher import info
+
+    args.sizes = [1] if args.collective == "barrier" else sizes_between(
+        parse_size(args.b), parse_size(args.e), args.f
+    )  # fmt: skip
+    others = args.vs.split(",") if args.vs else []
+    for name in others:
+        if name not in ENGINES[1:]:
+            raise ValueError(f"lwcc bench: --vs {name}: known are {', '.join(ENGINES[1:])}")
+    cores = len(os.sched_getaffinity(0))
+    header = {
+        "machine": info.machine(), "load": os.getloadavg()[0], "np": args.np, "collective": args.collective,
+        "net": args.net or "none", "in_place": args.in_place, "registered": args.registered, "rounds": args.rounds,
+    }  # fmt: skip
+    print("# lwcc bench " + ", ".join(f"{k} {v}" for k, v in header.items()))
+    print(
+        f"# limit: bytes that must move at the speed of a+=b on {min(args.np, cores)} core(s) at once, each size alone"
+    )
+    if args.net:
+        print(
+            "# limit: also the link, at its rate, with one rank on each node; short messages pass in the shaper's burst"
+        )
+    if args.np > cores:
+        print(f"# warning: {args.np} ranks share {cores} cores")
+    if header["load"] > 0.3 * cores:
+        print(f"# warning: other work is on this machine (load {header['load']:.1f}): the figures compare little")
+    rounds = []
+    for _ in range(args.rounds):
+        for engine in ["own", *others]:
+            rounds.append(run_engine(args, engine))
+    records = collect(rounds, args)
+    print(table(records), flush=True)
+    cost = report_p2p(records, [row for rows in rounds for row in rows]) if args.collective == "p2p" else None
+    if args.json:
+        record = {"kind": "bench", **header, "lwcc_version": info.version(), "argv": sys.argv, "rows": records,
+                  "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "cost": cost}  # fmt: skip
+        with open(args.json, "w", encoding="utf-8") as file:
+            json.dump(record, file, indent=1)
+    return int(any(r["wrong"] for r in records))
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to `lwcc`."""
+    parser = commands.add_parser("bench", help="time a collective, beside other engines")
+    parser.add_argument("collective", choices=COLLECTIVES)
+    parser.add_argument("-np", dest="np", type=int, default=2, metavar="N", help="ranks (default 2)")
+    parser.add_argument("-b", default="8", metavar="BYTES", help="first size, of the larger of input and output")
+    parser.add_argument("-e", default="16M", metavar="BYTES", help="last size (suffixes K, M, G)")
+    parser.add_argument("-f", type=float, default=8.0, metavar="X", help="each size is X times the one before")
+    parser.add_argument("--dtype", default="float32", help="numpy's name (default float32)")
+    parser.add_argument("--in-place", action="store_true", help="input and output are one array")
+    parser.add_argument("--registered", action="store_true", help="arrays in registered memory")
+    parser.add_argument("--algorithm", default="", metavar="A,B", help="LWCC's algorithms to compare (lwcc algos)")
+    parser.add_argument("--vs", default="", metavar="ENGINES", help="mpi, gloo, or both")
+    parser.add_argument("--rounds", type=int, default=3, metavar="R", help="interleaved rounds (default 3)")
+    parser.add_argument("--budget", type=float, default=0.1, metavar="S", help="seconds for one size of one round")
+    parser.add_argument("--limit", type=float, default=300.0, metavar="S", help="seconds for one engine of one round")
+    parser.add_argument("--transport", choices=("shm", "tcp"), help="LWCC's transport")
+    parser.add_argument("--net", help="a network of namespaces, as for lwccrun")
+    parser.add_argument("--json", metavar="FILE", help="write everything to this file")
+    parser.set_defaults(run=run)

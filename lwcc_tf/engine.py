@@ -1,0 +1,165 @@
+"""From a call on tensors to an op: names, attributes, and what keeps a graph from ordering collectives."""
+
+from __future__ import annotations
+
+import re
+import struct
+import warnings
+import weakref
+import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+import tensorflow as tf
+
+from lwcc import context
+from lwcc import ops as core
+from lwcc.ops import Op
+from lwcc_tf import library
+
+if TYPE_CHECKING:
+    from lwcc.process_sets import ProcessSet
+
+try:
+    from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext as _in_xla
+except ImportError:  # no public name tells; then XLA itself refuses the ops
+
+    def _in_xla(graph: Any) -> bool:
+        return False
+
+
+class Call(NamedTuple):
+    """One collective: what its op says beside the tensors."""
+
+    collective: int
+    name: Optional[str]
+    op: Op = Op.SUM
+    root: int = 0
+    prescale: float = 1.0
+    postscale: float = 1.0
+    process_set: Optional[ProcessSet] = None
+
+    @property
+    def title(self) -> str:
+        """The name of the collective, for messages."""
+        return core.COLLECTIVE_NAMES[self.collective]
+
+
+def members(process_set: Optional[ProcessSet]) -> int:
+    """Return the number of ranks that take part."""
+    return context.size() if process_set is None else (process_set.size() or 0)
+
+
+def takes_part(process_set: Optional[ProcessSet]) -> bool:
+    """Tell whether this rank is a member of the set; ValueError if the set is not in use."""
+    return process_set is None or process_set.included()
+
+
+def set_id(process_set: Optional[ProcessSet]) -> int:
+    """Return the id of a set; ValueError if it is not in use, or before init."""
+    context.world()
+    number = 0 if process_set is None else process_set.process_set_id
+    if number is None:
+        raise ValueError(f"lwcc: {process_set!r} is not in use; call add_process_set first, on every rank")
+    return number
+
+
+def reduction(average: Optional[bool], op: Optional[int]) -> Op:
+    """Return the reduction that Horovod's two arguments mean.
+
+    Raises:
+        ValueError: both are given.
+    """
+    if average is None:
+        return Op.AVERAGE if op is None else Op(op)
+    if op is not None:
+        raise ValueError("lwcc: give op= or the deprecated average=, not both")
+    warnings.warn("average= is deprecated, use op=Average or op=Sum", DeprecationWarning, stacklevel=3)
+    return Op.AVERAGE if average else Op.SUM
+
+
+_seen: weakref.WeakKeyDictionary[Any, dict[str, int]] = weakref.WeakKeyDictionary()  # outermost graph -> names
+
+
+def _outermost(graph: Any) -> Any:
+    while getattr(graph, "outer_graph", None) is not None and getattr(graph.outer_graph, "building_function", False):
+        graph = graph.outer_graph
+    return graph
+
+
+def unique(name: str) -> str:
+    """Return a name that no other op of the function being traced has; every trace counts anew, so ranks agree."""
+    if tf.executing_eagerly():
+        return name
+    counts = _seen.setdefault(_outermost(tf.compat.v1.get_default_graph()), {})
+    counts[name] = counts.get(name, 0) + 1
+    return name if counts[name] == 1 else f"{name}.{counts[name]}"
+
+
+def _unnamed(call: Call) -> tuple[str, bool]:
+    """Return a name for a call without one, and whether the kernel has to number the calls."""
+    ranks = "all" if call.process_set is None else f"{zlib.crc32(repr(call.process_set.ranks).encode()):08x}"
+    if tf.executing_eagerly():
+        # attributes select a kernel, so that counting here would make one for each call
+        return f"tf.{call.title}.{context.epoch()}.{ranks}.noname", True
+    graph = _outermost(tf.compat.v1.get_default_graph())
+    function = re.sub(r"_\d+$", "", getattr(graph, "name", None) or "graph")
+    return unique(f"tf.{function}.{call.title}.{ranks}.noname"), False
+
+
+def _bits(value: float) -> int:
+    (bits,) = struct.unpack("<q", struct.pack("<d", value))
+    return int(bits)
+
+
+def refuse_xla(what: str) -> None:
+    """Raise if the function being traced is to be compiled by XLA, which knows no op of ours.
+
+    Raises:
+        InvalidArgumentError: it is.
+    """
+    if not tf.executing_eagerly() and _in_xla(tf.compat.v1.get_default_graph()):
+        raise tf.errors.InvalidArgumentError(
+            None, None,
+            f"lwcc: {what} inside a tf.function with jit_compile=True, which XLA cannot compile; use jit_compile=False "
+            "for the function that communicates, and True for functions that it calls",
+        )  # fmt: skip
+
+
+def independent(result: Any) -> Any:
+    """Keep tf.function from chaining the op with the others that have effects; return what was given."""
+    flat = tf.nest.flatten(result)
+    if flat and not tf.executing_eagerly() and library.asynchronous():
+        manager = getattr(flat[0].graph, "experimental_acd_manager", None)
+        if manager is not None:
+            manager.run_independently(flat[0].op)
+    return result
+
+
+def run(call: Call, tensors: Sequence[Any], splits: Any = None) -> Any:
+    """Run a collective on tensors, as one unit if there are several; return what its op returns.
+
+    Raises:
+        ValueError: a set that is not in use, or before init.
+        tf.errors.OpError: see `lwcc_tf.ops`.
+    """
+    eager = tf.executing_eagerly()
+    refuse_xla(call.title)
+    attributes: dict[str, Any] = {"process_set": set_id(call.process_set)}
+    name, numbered = _unnamed(call) if call.name is None else (call.name, False)
+    attributes.update(op=int(call.op), root=call.root, blocking=int(eager), numbered=int(numbered), tensor_name=name)
+    if call.prescale != 1.0 or call.postscale != 1.0:
+        attributes.update(prescale_bits=_bits(call.prescale), postscale_bits=_bits(call.postscale))
+    op = library.wrapper(call.collective)
+    if call.collective == core.BARRIER:
+        return op(**attributes)
+    if call.collective == core.ALLTOALL:
+        return independent(op(tensor=tensors[0], splits=splits, **attributes))
+    if call.collective == core.ALLGATHER:
+        attributes["N"] = len(tensors)
+    return independent(op(tensors=list(tensors), **attributes))
+
+
+def number(which: int, process_set: Optional[int] = 0) -> Any:
+    """Return an int32 scalar, looked up whenever the op runs."""
+    return independent(library.load().lwcc_number(tensor_name="number", op=which, process_set=process_set or 0))

@@ -1,0 +1,209 @@
+"""DistributedOptimizer for Keras: the user's optimizer, which steps on gradients reduced over the ranks."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import warnings
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Optional
+
+from lwcc import context
+from lwcc.ops import Op
+from lwcc_tf.keras import backend
+from lwcc_tf.options import Groups, Options, key
+
+if TYPE_CHECKING:
+    from lwcc.process_sets import ProcessSet
+
+_numbers = itertools.count()
+
+
+class _State:
+    """What a distributed optimizer has beside the given one's state; kept out of Keras's sight."""
+
+    def __init__(self, options: Options, passes: int, average: bool) -> None:
+        framework = backend.load()
+        self.reducer = framework.Reducer(f"optimizer{next(_numbers)}", options)
+        self.accumulator = framework.Accumulator(passes, average) if passes > 1 else None
+
+
+class Distributed:
+    """What `DistributedOptimizer` adds to an optimizer's class. All other methods are those of that class."""
+
+    def register_local_var(self, variable: Any) -> None:
+        """Keep the gradient of this variable on its rank, scaled by 1 / ranks (see `scale_local_gradients`)."""
+        self.__dict__["_lwcc"].reducer.local.add(key(variable))
+
+    def _lwcc_reduced(self, grads: list[Any], variables: list[Any], then: Any) -> None:
+        """Call `then` with the reduced gradients, at once or, when passes are accumulated, with the last of them."""
+        state = self.__dict__["_lwcc"]
+        if state.accumulator is None:
+            then(state.reducer.reduce(grads, variables))
+        else:
+            state.accumulator.run(grads, lambda sums: then(state.reducer.reduce(sums, variables)))
+
+
+class _Keras3(Distributed):
+    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+        """Reduce the gradients over the ranks, then do what the optimizer's own class does.
+
+        Raises:
+            tf.errors.OpError or LwccError: a reduction failed.
+        """
+        this: Any = self
+        variables = list(this._trainable_variables if trainable_variables is None else trainable_variables)
+        if not this.built:
+            this.build(variables)  # not in the branch of a graph
+        apply = super().apply  # type: ignore[misc]
+        self._lwcc_reduced(list(grads), variables, lambda reduced: apply(reduced, trainable_variables=variables))
+
+
+class _Keras2(Distributed):
+    def apply_gradients(self, grads_and_vars: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
+        """Reduce the gradients over the ranks, then do what the optimizer's own class does.
+
+        Raises:
+            tf.errors.OpError: a reduction failed.
+        """
+        pairs = list(grads_and_vars)
+        variables = [variable for _, variable in pairs]
+        this: Any = self
+        if hasattr(this, "build"):
+            this.build(variables)
+        apply = super().apply_gradients  # type: ignore[misc]
+        self._lwcc_reduced(
+            [grad for grad, _ in pairs], variables, lambda reduced: apply(zip(reduced, variables), *args, **kwargs)
+        )
+        return this.iterations
+
+
+def _distributed(kind: Any) -> Any:
+    """Return the subclass of an optimizer's class that reduces gradients.
+
+    It has the name of the given class: that is what Keras writes when it saves the optimizer.
+    """
+    bases = (_Keras3 if hasattr(kind, "apply") else _Keras2, kind)
+    return type(kind.__name__, bases, {"__module__": kind.__module__, "__qualname__": kind.__qualname__})
+
+
+def _prepare(model: Any) -> None:
+    """Make a model ready to be trained with a distributed optimizer.
+
+    Loss scaling, which Keras puts around the optimizer for mixed precision, comes to decide on *reduced* gradients, so
+    that all ranks skip the same steps; and XLA, which Keras takes by default, is switched off: it knows no op of ours.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if isinstance(inner, Distributed) and optimizer is not None:
+        optimizer.__dict__["_lwcc"] = inner.__dict__.pop("_lwcc")
+        object.__setattr__(inner, "__class__", type(inner).__bases__[1])
+        object.__setattr__(optimizer, "__class__", _distributed(type(optimizer)))
+    if isinstance(optimizer, Distributed) and backend.name() == "tensorflow" and model.jit_compile:
+        model.jit_compile = False
+        if context.is_initialized() and context.rank() == 0:
+            _warn_once()
+
+
+@functools.cache
+def _watch_models() -> None:
+    """Have Keras call `_prepare` before it makes the training function of a model."""
+    import keras
+
+    make = keras.Model.make_train_function
+
+    @functools.wraps(make)
+    def make_train_function(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _prepare(self)
+        return make(self, *args, **kwargs)
+
+    keras.Model.make_train_function = make_train_function
+
+
+@functools.cache
+def _warn_once() -> None:
+    warnings.warn(
+        "lwcc: models with a distributed optimizer are trained without XLA, which cannot compile collectives; "
+        "compile(jit_compile=False) says so yourself",
+        UserWarning, stacklevel=2,
+    )  # fmt: skip
+
+
+def DistributedOptimizer(
+    optimizer: Any, name: Optional[str] = None, device_dense: str = "", device_sparse: str = "",
+    compression: Any = None, *, sparse_as_dense: bool = False, gradient_predivide_factor: float = 1.0,
+    op: int = Op.AVERAGE, backward_passes_per_step: int = 1, average_aggregated_gradients: bool = False,
+    num_groups: int = 0, groups: Groups = None, process_set: Optional[ProcessSet] = None,
+    scale_local_gradients: bool = True, use_locking: bool = False,
+) -> Any:  # fmt: skip
+    """Return an optimizer of a subclass of the given one's class that steps on gradients reduced over the ranks.
+
+    It shares its state with the given one, which is not to be used any more; it is saved under the given one's class,
+    so that saved models load without LWCC. In a compiled `fit` gradients are reduced while the backward pass goes on.
+    In a loop of one's own with loss scaling, wrap the LossScaleOptimizer, so that the ranks skip the same steps.
+
+    Args:
+        optimizer: of Keras 3 (backend tensorflow or torch) or tf_keras, built or not.
+        name: accepted for compatibility; so are `device_dense`, `device_sparse` and `use_locking`.
+        device_dense: as `name`.
+        device_sparse: as `name`.
+        compression: `Compression.fp16` and `bf16` halve the bytes of float32 gradients on the wire.
+        sparse_as_dense: make tf.IndexedSlices dense; else their rows are gathered.
+        gradient_predivide_factor: Average as a division by this before the sum, and by size / this after it.
+        op: Average or Sum.
+        backward_passes_per_step: gradients of so many calls are summed locally, then reduced once for one step.
+        average_aggregated_gradients: divide that sum by their number.
+        num_groups: deprecated, see `groups`.
+        groups: lists of variables, or a number of groups to make, that are reduced together.
+        process_set: the ranks that take part.
+        scale_local_gradients: scale the gradients of variables registered as local by 1 / ranks.
+        use_locking: as `name`.
+
+    Raises:
+        TypeError: no optimizer of Keras.
+        ValueError: distributed already, or a wrong argument.
+    """
+    if isinstance(optimizer, Distributed):
+        raise ValueError("lwcc: this optimizer is distributed already")
+    kind = type(optimizer)
+    if not hasattr(kind, "apply_gradients") or not hasattr(kind, "from_config"):
+        raise TypeError(
+            f"lwcc: {kind.__module__}.{kind.__qualname__} is no optimizer of Keras; with others use "
+            "DistributedGradientTape"
+        )
+    if backward_passes_per_step < 1:
+        raise ValueError(f"lwcc: backward_passes_per_step={backward_passes_per_step}, must be at least 1")
+    if num_groups:
+        warnings.warn("num_groups is deprecated, use groups", DeprecationWarning, stacklevel=2)
+    wanted = groups if groups is not None else num_groups
+    options = Options(
+        compression, sparse_as_dense, op, gradient_predivide_factor, wanted, process_set, scale_local_gradients
+    )
+    if hasattr(kind, "apply"):
+        _watch_models()
+    made: Any = object.__new__(_distributed(kind))
+    object.__setattr__(made, "__dict__", optimizer.__dict__)  # past Keras, which tracks what is set
+    made.__dict__["_lwcc"] = _State(options.checked(), backward_passes_per_step, average_aggregated_gradients)
+    return made
+
+
+def PartialDistributedOptimizer(optimizer: Any, *args: Any, local_layers: Any = None, **kwargs: Any) -> Any:
+    """Return a `DistributedOptimizer` that leaves the gradients of some layers on their rank.
+
+    Args:
+        optimizer: as for `DistributedOptimizer`.
+        *args: likewise.
+        local_layers: a built Keras layer, or several.
+        **kwargs: likewise.
+
+    Raises:
+        ValueError: a layer without variables: it is to be built first.
+    """
+    made = DistributedOptimizer(optimizer, *args, **kwargs)
+    layers = [] if local_layers is None else local_layers if isinstance(local_layers, (list, tuple)) else [local_layers]
+    for layer in layers:
+        if not getattr(layer, "trainable_weights", None):
+            raise ValueError(f"lwcc: local layer {layer!r} has no trainable variables (yet); build the model first")
+        for variable in layer.trainable_weights:
+            made.register_local_var(variable)
+    return made

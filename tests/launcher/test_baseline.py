@@ -1,0 +1,98 @@
+"""Reading what a run has shown, the table, and the command line of comparisons; no ranks are started."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lwcc.launcher import baseline, measure, mpi
+from lwcc.launcher.args import parse
+from lwcc.launcher.engines import Settings
+
+
+@pytest.mark.parametrize(
+    ("text", "speed"),
+    [("1887 samples/s on 2 ranks", 1887.0), ("Img/sec per CPU: 12\n total 21.5 img/sec", 21.5),
+     ("9.0 img/sec per rank\nTotal img/sec on 2 ranks: 18.1 +-0.2", 18.1),
+     ("images/s: 1e3", 1000.0), ("3 images per second\n4.5 images per second", 4.5), ("nothing", None)],
+)  # fmt: skip
+def test_speed_is_read_from_the_last_line_that_says_it(text: str, speed: Any) -> None:
+    run = measure.Run("lwcc", 0, 1.0)
+    measure.read_output(run, text)
+    assert run.samples_per_s == speed
+
+
+def test_losses_and_accuracy() -> None:
+    run = measure.Run("lwcc", 0, 1.0)
+    measure.read_output(
+        run, "epoch 1  loss 0.9202  test accuracy 0.8920\nepoch 2 loss=1.5e-1 accuracy: 0.95\ngloss 3\n"
+    )
+    assert run.losses == [0.9202, 0.15]
+    assert run.accuracy == 0.95
+
+
+def test_journals_give_steps_and_counters(tmp_path: Path) -> None:
+    for rank, shift in ((0, 0), (1, 5)):
+        steps = [[n * 10 + (shift if n == 2 else 0), n, n] for n in range(4)]
+        stats = {"waited_ns": 7, "busy_ns": 9, "bytes": 100, "allreduces": [0, 3], "engine": 1}
+        (tmp_path / f"rank-{rank}.json").write_text(json.dumps({"rank": rank, "stats": stats, "steps": steps}))
+    run = measure.Run("mpi", 0, 1.0)
+    measure.read_journals(run, str(tmp_path))
+    assert [round(s * 1e9) for s in run.step_s] == [10, 15, 10]
+    assert (run.nbytes, run.allreduces, run.engine) == (100, [0, 3], 1)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "verdict"),
+    [([1.0, 0.5], [1.0, 0.5], "identical as printed"), ([1.0, 0.5], [1.0, 0.50001], "agree within fp32 rounding"),
+     ([1.0], [2.0], "differ"), ([1.0], [], "different numbers of losses"), ([], [], "no losses to compare")],
+)  # fmt: skip
+def test_agreement(ours: list[float], theirs: list[float], verdict: str) -> None:
+    assert measure.agreement(ours, theirs)[0] == verdict
+
+
+def test_the_table_has_a_row_for_each_engine_and_the_ratio() -> None:
+    runs = [
+        measure.Run("lwcc", 0, 1.0, 200.0, [0.1, 0.2], 0.5, 0.6, 1 << 20, [0, 0, 3], [0.5], 0.9, 0),
+        measure.Run("mpi", 0, 1.0, 100.0, [0.2, 0.4], 0.5, 0.6, 1 << 20, [0, 0, 3], [0.5], 0.9, 1),
+        measure.Run("gloo", 3, 1.0),
+    ]
+    settings = {"lwcc": "as it comes", "mpi": "--bind-to none", "gloo": "as it comes"}
+    text = baseline.table({"np": 2, "machine": "m", "mpi": "Open MPI", "settings": settings}, runs)
+    lines = text.splitlines()
+    assert [line.split()[:3] for line in lines[2:4]] == [["lwcc", "200", "1.00"], ["mpi", "100", "0.50"]]
+    assert "gloo (exit 3)" in text or "exit 3" in lines[4]
+    assert "losses of lwcc and mpi: identical as printed" in text
+    assert "settings of mpi: --bind-to none" in text
+    assert "lwcc: 3 x 4 B" in text
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["--baseline", "nccl"], ["--repeat", "3"], ["--mpi-best", "--baseline", "gloo"],
+     ["--engine", "mpi", "--baseline", "gloo"], ["--engine", "x"]],
+)  # fmt: skip
+def test_senseless_comparisons_are_refused(argv: list[str], capsys: Any) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(["-np", "2", *argv, "x.py"])
+    assert ended.value.code == 2
+    assert "lwccrun: error:" in capsys.readouterr().err
+
+
+def test_best_settings_differ_from_the_plain_ones() -> None:
+    for kind in ("openmpi", "mpich", "intel"):
+        found = mpi.Mpi(kind, kind, "/x/mpirun")
+        for size in (2, 1000):
+            plain, best = mpi.plain(found, size), mpi.best(found, size)
+            assert best and all(b.text() != plain.text() for b in best), (kind, size)
+            assert len({b.name for b in best} | {plain.name}) == len(best) + 1
+
+
+def test_the_command_starts_every_rank_through_the_translator() -> None:
+    found = mpi.Mpi("mpich", "MPICH", "/x/mpiexec")
+    command = mpi.command(found, Settings("mpi", ("-bind-to", "none")), 3, ["python", "t.py"])
+    assert command[:5] == ["/x/mpiexec", "-bind-to", "none", "-np", "3"]
+    assert command[-3].endswith("mpirank.py") and command[-2:] == ["python", "t.py"]

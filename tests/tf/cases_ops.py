@@ -1,0 +1,188 @@
+"""The collectives on tensors, on any number of ranks: eager and in functions."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+from casebook import equal, raises, run
+
+import lwcc_tf as hvd
+
+FLOATS = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
+INTS = (tf.uint8, tf.int8, tf.uint16, tf.int16, tf.uint32, tf.int32, tf.uint64, tf.int64)
+
+
+def values(rank: int, dtype: tf.DType, shape: tuple[int, ...] = (3, 5)) -> tf.Tensor:
+    """Small whole numbers, so that sums are exact in every type."""
+    count = int(np.prod(shape, dtype=np.int64))
+    return tf.cast(((np.arange(count) * 7 + rank * 3) % 5).reshape(shape), dtype)
+
+
+def case_allreduce_sums_every_type_and_shape(rank: int, size: int) -> None:
+    shapes = ((3, 5), (), (0,), (1, 0, 4), (1000,))
+    for dtype in FLOATS + INTS:
+        mine = [values(rank, dtype, shape) for shape in shapes]
+        expected = [sum(values(r, tf.int64, shape).numpy() for r in range(size)) for shape in shapes]
+        eager = [hvd.allreduce(tensor, op=hvd.Sum) for tensor in mine]
+        in_graph = tf.function(lambda tensors: [hvd.allreduce(tensor, op=hvd.Sum) for tensor in tensors])(mine)
+        grouped = hvd.grouped_allreduce(mine, op=hvd.Sum, name=f"grouped.{dtype.name}")
+        for got in (eager, in_graph, grouped):
+            for tensor, wanted in zip(got, expected):
+                assert equal(tensor, tf.cast(wanted, dtype)), (dtype, tensor)
+
+
+def case_allreduce_averages_and_takes_extremes(rank: int, size: int) -> None:
+    for dtype in FLOATS + (tf.int32, tf.int64, tf.uint8):
+        mine = values(rank, dtype)
+        everybody = np.stack([values(r, tf.float64).numpy() for r in range(size)])
+        assert equal(hvd.allreduce(mine, op=hvd.Min), tf.cast(everybody.min(0), dtype)), dtype
+        assert equal(hvd.allreduce(mine, op=hvd.Max), tf.cast(everybody.max(0), dtype)), dtype
+        assert equal(hvd.allreduce(mine, op=hvd.Product), tf.cast(everybody.prod(0), dtype)), dtype
+        got = tf.cast(hvd.allreduce(mine), tf.float64).numpy()
+        mean = tf.cast(tf.cast(everybody.sum(0) / size, dtype), tf.float64).numpy()
+        assert abs(got - mean).max() <= (0.02 if dtype.size == 2 else 1e-6), dtype
+
+
+def case_bool_and_complex_travel(rank: int, size: int) -> None:
+    flags = tf.constant([True, rank == 0, False])
+    assert hvd.allreduce(flags, op=hvd.Max).numpy().tolist() == [True, True, False]
+    assert hvd.allreduce(flags, op=hvd.Min).numpy().tolist() == [True, size == 1, False]
+    assert hvd.allgather(flags).numpy().tolist() == [flag for r in range(size) for flag in (True, r == 0, False)]
+    raises(tf.errors.InvalidArgumentError, "Average bool", lambda: hvd.allreduce(flags, name="flags"))
+    for dtype in (tf.complex64, tf.complex128):
+        mine = tf.cast(tf.fill([4, 3], complex(rank, -rank)), dtype)
+        total = sum(range(size))
+        assert equal(hvd.allreduce(mine, op=hvd.Sum), tf.cast(tf.fill([4, 3], complex(total, -total)), dtype))
+        assert hvd.allgather(mine).shape == (4 * size, 3)
+        assert equal(hvd.broadcast(mine, size - 1), tf.cast(tf.fill([4, 3], complex(size - 1, 1 - size)), dtype))
+        raises(ValueError, "Max complex", lambda: hvd.allreduce(mine, op=hvd.Max))  # noqa: B023
+
+
+def case_scale_factors_have_the_precision_of_a_double(rank: int, size: int) -> None:
+    mine = tf.fill([5], tf.constant(rank + 1.0, tf.float64))
+    total = float(sum(r + 1 for r in range(size)))
+    got = hvd.allreduce(mine, op=hvd.Sum, prescale_factor=0.1, postscale_factor=10.0 / 3.0)
+    assert abs(got.numpy() - total / 3).max() < 1e-14
+    assert abs(hvd.allreduce(mine, prescale_factor=2.0).numpy() - 2 * total / size).max() < 1e-14
+    assert equal(hvd.allreduce(mine, average=False), tf.fill([5], tf.constant(total, tf.float64)))
+    raises(ValueError, "average op", lambda: hvd.allreduce(mine, average=True, op=hvd.Sum))
+
+
+def case_compression_halves_what_travels(rank: int, size: int) -> None:
+    mine = [tf.fill([3], rank + 0.25), tf.fill([2], tf.constant(rank * 2, tf.int64)), tf.fill([2], tf.float64.max)]
+    for kind in (hvd.Compression.fp16, hvd.Compression.bf16):
+        half, whole = hvd.grouped_allreduce(mine[:2], compression=kind)
+        assert half.dtype == tf.float32 and whole.dtype == tf.int64
+        assert equal(half, tf.fill([3], sum(range(size)) / size + 0.25))
+        assert equal(whole, tf.fill([2], tf.constant(sum(2 * r for r in range(size)) // size, tf.int64)))
+    narrow = hvd.allreduce(mine[2], compression=hvd.Compression.fp16).numpy()
+    assert np.isinf(narrow).all(), "float64's largest value does not fit in half a float"
+
+
+def case_gathering_ranks_may_bring_different_rows(rank: int, size: int) -> None:
+    for dtype in (tf.float32, tf.bfloat16, tf.int64, tf.bool):
+        mine = tf.cast(tf.fill([rank, 2], rank), dtype)
+        expected = tf.cast(np.repeat(np.arange(size), np.arange(size))[:, None] * np.ones((1, 2), np.int64), dtype)
+        assert equal(hvd.allgather(mine), expected)
+        gather = tf.function(lambda tensor: [hvd.allgather(tensor), *hvd.grouped_allgather([tensor] * 2, name="pair")])
+        assert all(equal(got, expected) for got in gather(mine))
+        assert [out.shape.as_list() for out in gather.get_concrete_function(mine).outputs] == [[None, 2]] * 3
+    assert hvd.allgather(tf.constant(rank)).numpy().tolist() == list(range(size))
+
+
+def case_broadcast_takes_the_roots_values(rank: int, size: int) -> None:
+    for root in range(size):
+        assert equal(hvd.broadcast(tf.fill([4], rank), root), tf.fill([4], root))
+    variables = [tf.Variable(tf.fill([2, 2], float(rank))), tf.Variable(rank), tf.Variable(tf.zeros([0]))]
+    hvd.broadcast_variables(variables, root_rank=size - 1)
+    assert equal(variables[0], tf.fill([2, 2], float(size - 1))) and equal(variables[1], size - 1)
+    tf.function(lambda: hvd.broadcast_(variables, 0, name="again") and None)()
+    hvd.broadcast_variables([], root_rank=0)
+    raises(ValueError, "item 1 no variable", lambda: hvd.broadcast_variables([variables[0], 3], root_rank=0))
+    bad = raises(tf.errors.InvalidArgumentError, "root", lambda: hvd.broadcast(tf.ones(2), size + 3, name="root"))
+    assert f"root rank {size + 3}" in str(bad)
+
+
+def case_reducescatter_deals_out_rows(rank: int, size: int) -> None:
+    mine = tf.reshape(tf.range(2 * (2 * size + 1), dtype=tf.float32), [-1, 2]) * (rank + 1)
+    whole = tf.reshape(tf.range(2 * (2 * size + 1), dtype=tf.float32), [-1, 2]).numpy() * sum(range(size + 1))
+    first = 0 if rank == 0 else 3 + 2 * (rank - 1)
+    rows = whole[first : first + (3 if rank == 0 else 2)]
+    assert equal(hvd.reducescatter(mine, op=hvd.Sum), rows)
+    assert np.allclose(tf.function(hvd.reducescatter)(mine).numpy(), rows / size)
+    pair = hvd.grouped_reducescatter([mine, tf.cast(mine, tf.float64)], op=hvd.Sum)
+    assert equal(pair[0], rows) and equal(pair[1], tf.cast(rows, tf.float64))
+    raises(ValueError, "Average Max", lambda: hvd.reducescatter(mine, op=hvd.Max))
+    raises(ValueError, "dimension", lambda: hvd.reducescatter(tf.constant(1.0)))
+
+
+def case_alltoall_sends_rows_to_each_rank(rank: int, size: int) -> None:
+    mine = tf.range(2 * size) + 100 * rank
+    expected = np.concatenate([np.array([0, 1]) + 2 * rank + 100 * r for r in range(size)]).astype(np.int32)
+    assert equal(hvd.alltoall(mine), expected)
+    splits = tf.constant([r + 1 for r in range(size)])
+    rows = tf.repeat(tf.range(size), splits)
+    for call in (hvd.alltoall, tf.function(hvd.alltoall)):
+        got, received = call(tf.stack([rows, rows * 0 + rank], 1), splits)
+        assert equal(received, tf.fill([size], rank + 1))
+        senders = np.repeat(np.arange(size), rank + 1)
+        assert equal(got, np.stack([np.full_like(senders, rank), senders], 1).astype(np.int32))
+    raises(tf.errors.InvalidArgumentError, "splits add up", lambda: hvd.alltoall(rows, [9] * size, name="a"))
+    raises(tf.errors.InvalidArgumentError, "splits each", lambda: hvd.alltoall(rows, [1] * (size + 1), name="b"))
+
+
+def case_sparse_gradients_are_gathered(rank: int, size: int) -> None:
+    mine = tf.IndexedSlices(tf.fill([rank + 1, 2], float(rank + 1)), tf.range(rank + 1), tf.constant([size, 2]))
+    for op, factor in ((hvd.Sum, 1), (hvd.Average, size)):
+        got = tf.convert_to_tensor(hvd.allreduce(mine, op=op)).numpy()
+        expected = np.array([[sum(r + 1 for r in range(i, size)) / factor] * 2 for i in range(size)], np.float32)
+        assert np.allclose(got, expected)
+    raises(ValueError, "IndexedSlices", lambda: hvd.allreduce(mine, op=hvd.Max))
+
+
+def case_numbers_are_looked_up_when_they_run(rank: int, size: int) -> None:
+    numbers = tf.function(lambda: [hvd.rank_op(), hvd.size_op(), hvd.local_rank_op(), hvd.local_size_op()])
+    assert [int(n) for n in numbers()] == [rank, size, hvd.local_rank(), hvd.local_size()]
+    assert int(hvd.process_set_included_op()) == 1 and hvd.barrier() is None
+
+
+def case_objects_travel(rank: int, size: int) -> None:
+    assert hvd.broadcast_object({"rank": rank}, root_rank=size - 1) == {"rank": size - 1}
+    assert hvd.broadcast_object_fn(root_rank=0)([rank]) == [0]
+    assert hvd.allgather_object("x" * rank) == ["x" * r for r in range(size)]
+    assert hvd.HorovodInternalError is hvd.LwccError and hvd.gloo_built() and not hvd.mpi_enabled()
+    assert all(hasattr(hvd, name) for name in hvd.__all__)
+    raises(AttributeError, "lwcc_tf elastic", lambda: hvd.elastic)
+
+
+def case_process_sets_work_apart(rank: int, size: int) -> None:
+    if size == 1:
+        return
+    ranks = [0, size - 1] if size > 2 else [1]
+    members = hvd.add_process_set(ranks)
+    if members.included():
+        mine = tf.constant([float(rank)])
+        assert equal(hvd.allreduce(mine, op=hvd.Sum, process_set=members), [float(sum(ranks))])
+        assert equal(tf.function(lambda x: hvd.broadcast(x, size - 1, process_set=members))(mine), [size - 1.0])
+        assert int(hvd.size_op(members.process_set_id)) == len(ranks)
+        assert hvd.allgather(mine, process_set=members).shape == (len(ranks),)
+    else:
+        assert int(hvd.process_set_included_op(members.process_set_id)) == 0
+        raises(tf.errors.InvalidArgumentError, "no member", lambda: hvd.allreduce([1.0], process_set=members))
+    hvd.remove_process_set(members)
+    raises(ValueError, "not in use", lambda: hvd.allreduce([1.0], process_set=members))
+
+
+def case_outside_a_job_calls_fail_with_advice(rank: int, size: int) -> None:
+    hvd.barrier()
+    reduce = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum))
+    assert equal(reduce(tf.ones([2])), tf.fill([2], float(size)))
+    hvd.shutdown()
+    raises(ValueError, "not initialised init()", lambda: hvd.allreduce([1.0]))
+    raises(tf.errors.FailedPreconditionError, "not initialised init()", lambda: reduce(tf.ones([2])))
+    hvd.init()
+    assert equal(reduce(tf.ones([2])), tf.fill([2], float(size)))
+
+
+if __name__ == "__main__":
+    run(globals())
