@@ -228,7 +228,7 @@ typedef struct {
 static void look(name_node *node, void *arg) {
   look_arg *l = arg;
   request *r = OWNER(request, node, node);
-  if (r->set != l->set || r->in_lane) return;
+  if (r->set != l->set || r->in_lane || r->sig.collective == JOIN) return;
   r->looks++;
   if (!l->oldest || r->looks > l->oldest->looks) l->oldest = r;
 }
