@@ -264,6 +264,27 @@ static void leave_instead(engine *e, void *arg) {
   CHECK(join_all(e) == LWCC_ERR_SHUTDOWN, "a join without a rank that has left");
 }
 
+/* The others may work for much longer than the limit of a stalled request: joining is no stall. */
+static void work_on(engine *e, void *arg) {
+  const uint64_t *until = arg;
+  while (e->rank == 0 && clock_ns() < *until) {
+    int64_t v = 1;
+    ask a = reduce_of("long", LWCC_INT64, LWCC_SUM, &v, 1);
+    CHECK(run_one(e, &a, NULL) == LWCC_OK && v == 1, "%d", (int)v);
+  }
+  CHECK(join_all(e) == 0, "rank %d: the join has failed", e->rank);
+}
+
+static void test_a_join_waits_for_as_long_as_the_others_work(void) {
+  world w;
+  world_options o = world_of(2);
+  uint64_t until = clock_ns() + UINT64_C(4000000000);
+  o.limits.abort_ns = UINT64_C(600000000);
+  world_open(&w, o);
+  world_run(&w, work_on, &until);
+  world_close(&w);
+}
+
 int main(int argc, char **argv) {
   if (argc > 1) seed = strtoull(argv[1], NULL, 0);
   alarm(200);
@@ -271,6 +292,7 @@ int main(int argc, char **argv) {
   log_set_level(LOG_ERROR);
   test_uneven_data();
   test_a_rank_that_joins_before_anything_else();
+  test_a_join_waits_for_as_long_as_the_others_work();
   for (int size = 2; size <= 4; size++) {
     world w;
     world_options o = world_of(size);

@@ -84,7 +84,7 @@ FAULTS = {
 
 
 @functools.cache
-def tests() -> dict[str, str]:
+def texts() -> dict[str, str]:
     """Return the text of every test file, by its path from tests/ on."""
     root = HERE.parent
     found = [path for path in sorted(root.rglob("*.[cp]*")) if path.suffix in (".c", ".py")]
@@ -93,7 +93,7 @@ def tests() -> dict[str, str]:
 
 def home(test: str) -> str:
     """Return the file that defines a case or a test, or is one; "" if there is none."""
-    for path, text in tests().items():
+    for path, text in texts().items():
         if path.endswith(f"/{test}") or f" {test}(" in text:
             return path
     return ""

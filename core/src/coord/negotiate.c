@@ -65,6 +65,7 @@ void tally_unlist(coordinator *co, tally *t) {
 }
 
 static void free_tally(coordinator *co, tally *t) {
+  co->freed++;
   forget_asked(co, t);
   unlink_age(co, t);
   tally_unlist(co, t);

@@ -14,13 +14,12 @@ bool part_complete(const coordinator *co, const tally *t) {
 
 /* Whatever the joined ranks were the last to be waited for gets ready. */
 static int decide_complete(coordinator *co) {
-  for (bool again = true; again;) { /* a decision may free any tally of its group, so begin anew after each */
-    again = false;
-    for (tally *t = co->oldest; t && !again; t = t->newer) {
-      if (!t->since_ns || t->ready || t->collective == JOIN || !part_complete(co, t)) continue;
-      TRY(tally_decide(co, t));
-      again = true;
-    }
+  for (tally *t = co->oldest, *next; t; t = next) {
+    uint64_t freed = co->freed;
+    next = t->newer;
+    if (!t->since_ns || t->ready || t->collective == JOIN || !part_complete(co, t)) continue;
+    TRY(tally_decide(co, t));
+    if (co->freed != freed) next = co->oldest; /* a decision may free any tally, next too */
   }
   return LWCC_OK;
 }

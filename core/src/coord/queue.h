@@ -73,8 +73,8 @@ void request_complete(queue *q, request *r, int status, const char *text);
 /* Every pending request (of the set; -1: of all) ends with status; waiting_only spares those in a lane. Returns how
  * many. Driving thread; nothing of them may run any more. */
 uint32_t queue_fail_all(queue *q, int set, bool waiting_only, int status, const char *text);
-/* Counts a look at each pending request of the set that is in no lane; the most looks at one of them, and its name
- * (NAME_CAP bytes). 0: there is none. Driving thread. */
+/* Counts a look at each pending request of the set that is in no lane and no JOIN, which may wait for long; the most
+ * looks at one of them, and its name (NAME_CAP bytes). 0: there is none. Driving thread. */
 uint32_t queue_look(queue *q, int set, char *name_out);
 /* From now on queue_submit fails so. Any thread. */
 void queue_close(queue *q, int status, const char *text);

@@ -51,6 +51,7 @@ struct coordinator {
   last_ask *last; /* [size] */
   bool *joined;   /* [size] */
   int njoined;
+  uint64_t freed; /* tallies, ever */
   char left[256]; /* why nothing can run any more; "": it can */
 };
 
