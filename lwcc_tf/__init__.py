@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from lwcc_tf.ops import grouped_allgather as grouped_allgather
     from lwcc_tf.ops import grouped_allreduce as grouped_allreduce
     from lwcc_tf.ops import grouped_reducescatter as grouped_reducescatter
+    from lwcc_tf.ops import join as join
     from lwcc_tf.ops import local_rank_op as local_rank_op
     from lwcc_tf.ops import local_size_op as local_size_op
     from lwcc_tf.ops import process_set_included_op as process_set_included_op
@@ -94,7 +95,7 @@ _HOME = {
     "lwcc_tf.compression": "Compression Compressor",
     "lwcc_tf.ops": (
         "allgather allreduce alltoall barrier broadcast broadcast_ grouped_allgather grouped_allreduce "
-        "grouped_reducescatter local_rank_op local_size_op process_set_included_op rank_op reducescatter "
+        "grouped_reducescatter join local_rank_op local_size_op process_set_included_op rank_op reducescatter "
         "size_op"
     ),
     "lwcc_tf.keras.optimizer": "DistributedOptimizer",
@@ -104,7 +105,7 @@ _HOME = {
 }
 _WHERE = {name: module for module, names in _HOME.items() for name in names.split()}
 _WHERE["HorovodInternalError"] = "lwcc.errors"
-_NOT_HERE = "join elastic start_timeline stop_timeline broadcast_global_variables BroadcastGlobalVariablesHook data"
+_NOT_HERE = "elastic start_timeline stop_timeline broadcast_global_variables BroadcastGlobalVariablesHook data"
 
 __all__ = sorted(_WHERE)
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from lwcc import context
 from lwcc import ops as core
+from lwcc.naming import joins_of
 from lwcc.ops import Op
 from lwcc_tf import library
 
@@ -98,10 +99,11 @@ def unique(name: str) -> str:
 
 def _unnamed(call: Call) -> tuple[str, bool]:
     """Return a name for a call without one, and whether the kernel has to number the calls."""
+    joins = joins_of(set_id(call.process_set))
     ranks = "all" if call.process_set is None else f"{zlib.crc32(repr(call.process_set.ranks).encode()):08x}"
     if tf.executing_eagerly():
         # attributes select a kernel, so that counting here would make one for each call
-        return f"tf.{call.title}.{context.epoch()}.{ranks}.noname", True
+        return f"tf.{call.title}.{context.epoch()}.{ranks}.{joins}noname", True
     graph = _outermost(tf.compat.v1.get_default_graph())
     function = re.sub(r"_\d+$", "", getattr(graph, "name", None) or "graph")
     return unique(f"tf.{function}.{call.title}.{ranks}.noname"), False

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import tensorflow as tf
 
+import lwcc
 from lwcc import ops as core
 from lwcc.ops import Op
 from lwcc_tf import engine, gradients, library
@@ -39,26 +40,13 @@ def _tensors(values: Sequence[Any]) -> list[Any]:
 
 
 def _reduced(call: Call, tensors: Sequence[Any], compression: type[Compressor]) -> list[Any]:
-    """Run reductions; with compression the averaging comes last, in the precision of the caller's tensor."""
+    """Run reductions; what is compressed is summed and scaled by the core in 32 bits, and narrow on its way only."""
     given = _tensors(tensors)
     if call.op in (Op.MIN, Op.MAX, Op.PRODUCT) and any(tensor.dtype.is_complex for tensor in given):
         raise ValueError(f"lwcc: {call.title} with op={call.op.name.title()} has no meaning for complex numbers")
     packed = [compression.compress(tensor) for tensor in given]
-    if all(context is None for _, context in packed):
-        return list(engine.run(call, given))
-    factor = call.postscale / (engine.members(call.process_set) if call.op == Op.AVERAGE else 1)
-    sent = call._replace(op=Op.SUM if call.op == Op.AVERAGE else call.op, postscale=1.0)
-    done = engine.run(sent, [tensor for tensor, _ in packed])
-    return [_unpacked(compression, tensor, packed[i][1], factor) for i, tensor in enumerate(done)]
-
-
-def _unpacked(compression: type[Compressor], tensor: Any, context: Any, factor: float) -> Any:
-    restored = compression.decompress(tensor, context)
-    if factor == 1.0:
-        return restored
-    if restored.dtype.is_integer:  # beside compressed ones; rounded towards zero, as the core does
-        return tf.cast(tf.cast(restored, tf.float64) * factor, restored.dtype)
-    return restored * tf.cast(factor, restored.dtype)
+    done = engine.run(call, [tensor for tensor, _ in packed])
+    return [compression.decompress(tensor, packed[i][1]) for i, tensor in enumerate(done)]
 
 
 def _slices(call: Call, value: tf.IndexedSlices) -> tf.IndexedSlices:
@@ -69,9 +57,10 @@ def _slices(call: Call, value: tf.IndexedSlices) -> tf.IndexedSlices:
             "tf.convert_to_tensor(value) for the rest"
         )
     gather = Call(core.ALLGATHER, call.name, process_set=call.process_set)
-    values, indices = engine.run(gather, [value.values, value.indices]).outputs
+    # a rank that has joined brings nothing, so that the ones count those that take part
+    values, indices, ones = engine.run(gather, [value.values, value.indices, tf.ones([1], tf.int32)]).outputs
     if call.op == Op.AVERAGE:
-        values = values / tf.cast(engine.members(call.process_set), values.dtype)
+        values = values / tf.cast(tf.size(ones), values.dtype)
     return tf.IndexedSlices(values, indices, value.dense_shape)
 
 
@@ -216,6 +205,20 @@ def grouped_reducescatter(
 def barrier(process_set: Optional[ProcessSet] = None) -> Any:
     """Return when every rank of the set has called it; in a function: an op, in order with others that have effects."""
     return engine.run(Call(core.BARRIER, None, process_set=process_set), [])
+
+
+def join(process_set: Optional[ProcessSet] = None) -> int:
+    """Say that this rank is out of data; return, when every rank has said so, the rank that did last. Eager only.
+
+    Until then it takes part in what the others ask for with neutral elements, and Average divides by the others.
+
+    Raises:
+        RuntimeError: called while a function is traced.
+        LwccError: a rank died, or left without joining.
+    """
+    if not tf.executing_eagerly():
+        raise RuntimeError("lwcc: join waits for the other ranks; call it outside tf.function")
+    return lwcc.join(process_set=process_set)
 
 
 def rank_op(name: Optional[str] = None) -> Any:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
-import tensorflow as tf
-
 import lwcc
 from lwcc_tf import ops
 
@@ -59,13 +57,3 @@ def allgather_object(
 ) -> list[Any]:
     """Return the objects of all ranks, in rank order. Eager only; no session is needed."""
     return lwcc.allgather_object(obj, name=name, process_set=process_set)
-
-
-def check_eager(what: str) -> None:
-    """Refuse what works outside functions only.
-
-    Raises:
-        RuntimeError: called while a function is traced.
-    """
-    if not tf.executing_eagerly():
-        raise RuntimeError(f"lwcc: {what} works outside tf.function only")

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from lwcc.errors import ShutDown as ShutDown
     from lwcc.errors import Timeout as Timeout
     from lwcc.inspection import stats as stats
+    from lwcc.joining import join as join
     from lwcc.objects import allgather_object as allgather_object
     from lwcc.objects import broadcast_object as broadcast_object
     from lwcc.ops import Adasum as Adasum
@@ -75,6 +76,7 @@ _HOME = {
     "lwcc.collectives": "barrier",
     "lwcc.errors": "LwccError Mismatch PeerLost ShutDown Timeout",
     "lwcc.inspection": "stats",
+    "lwcc.joining": "join",
     "lwcc.objects": "allgather_object broadcast_object",
     "lwcc.ops": "Adasum Average Max Min Product Sum",
     "lwcc.process_sets": "ProcessSet add_process_set global_process_set remove_process_set",
@@ -82,7 +84,7 @@ _HOME = {
     "lwcc_tf.keras.optimizer": "DistributedOptimizer PartialDistributedOptimizer",
 }
 _WHERE = {name: module for module, names in _HOME.items() for name in names.split()}
-_NOT_HERE = "join elastic broadcast_global_variables start_timeline stop_timeline"
+_NOT_HERE = "elastic broadcast_global_variables start_timeline stop_timeline"
 
 __all__ = sorted([*_WHERE, "Compression", "HorovodInternalError", "callbacks"])
 

@@ -173,6 +173,20 @@ def case_process_sets_work_apart(rank: int, size: int) -> None:
     raises(ValueError, "not in use", lambda: hvd.allreduce([1.0], process_set=members))
 
 
+def case_ranks_that_have_joined_count_no_more(rank: int, size: int) -> None:
+    average = tf.function(lambda x: hvd.allreduce(x, compression=hvd.Compression.fp16))
+    for step in range(rank + 1):
+        there = [r for r in range(size) if r >= step]
+        mean = sum(there) / len(there)
+        mine = tf.IndexedSlices(tf.fill([1, 2], float(rank)), tf.constant([0]), tf.constant([1, 2]))
+        assert np.allclose(average(tf.fill([3], float(rank))).numpy(), mean)
+        assert np.allclose(hvd.allreduce(tf.fill([3], float(rank))).numpy(), mean)
+        assert np.allclose(tf.convert_to_tensor(hvd.allreduce(mine)).numpy(), mean)
+    assert hvd.join() == size - 1
+    assert equal(hvd.allreduce(1, op=hvd.Sum), size)
+    raises(RuntimeError, "outside tf.function", lambda: tf.function(hvd.join)())
+
+
 def case_outside_a_job_calls_fail_with_advice(rank: int, size: int) -> None:
     hvd.barrier()
     reduce = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum))
