@@ -232,7 +232,9 @@ def case_batch_statistics_are_those_of_all_ranks(rank: int, size: int) -> None:
 def case_callbacks_make_ranks_equal_and_set_the_rate(rank: int, size: int) -> None:
     keras.utils.set_random_seed(rank)
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
-    model.compile(hvdk.DistributedOptimizer(keras.optimizers.Adam(0.01)), entropy, ["accuracy"], jit_compile=False)
+    model.compile(
+        hvdk.DistributedOptimizer(keras.optimizers.Adam(0.01)), entropy, metrics=["accuracy"], jit_compile=False
+    )
     x, y = (mine(array, rank, size) for array in batch(rank))
     rates: list[float] = []
 

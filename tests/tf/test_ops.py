@@ -37,10 +37,10 @@ def test_kernels_that_hold_a_thread_are_right_too(run_ranks: Any) -> None:
     import cases_graphs, cases_ops
     from casebook import run
     from lwcc_tf import library
-    assert not library.asynchronous()
     names = ("case_gathering_ranks_may_bring_different_rows", "case_branches_and_loops_may_communicate",
              "case_equal_calls_are_not_merged_and_constants_not_folded")
     run({{name: getattr(cases_graphs, name, None) or getattr(cases_ops, name) for name in names}})
+    assert not library.asynchronous()
     """
     done = run_ranks(2, source, prelude=False, env={**QUIET, "LWCC_TF_BLOCKING": "1"}, timeout=200)
     assert done.out.count("held: case_") == 3, done.tail()
