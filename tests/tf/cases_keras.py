@@ -281,7 +281,7 @@ def case_models_are_saved_under_their_own_names(rank: int, size: int) -> None:
         again.fit(x, y, verbose=0)
         model.fit(x, y, verbose=0)
         close(again, model, 1e-6)
-        assert int(again.optimizer.iterations) == 2 and again.optimizer.get_config() == sgd().get_config()
+        assert int(again.optimizer.iterations) == 2 and again.optimizer.get_config() == model.optimizer.get_config()
     kinds = (
         hvdk.allreduce([float(rank)]),
         hvdk.allgather([rank]),
