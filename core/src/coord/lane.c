@@ -314,6 +314,7 @@ bool lane_turn(engine *e, pset *ps) {
 }
 
 void lane_abandon(engine *e, pset *ps) {
+  count_end(e, &ps->op); /* before the buffers that it still receives into */
   while (ps->lane) {
     bucket *b = pop(ps);
     for (int i = 0; i < b->n; i++) {
@@ -323,7 +324,6 @@ void lane_abandon(engine *e, pset *ps) {
     free(b->gathered);
     free(b);
   }
-  count_end(e, &ps->op);
 }
 
 /* ---- raw calls over a wire ---- */
