@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import struct
-import warnings
 import weakref
 import zlib
 from collections.abc import Sequence
@@ -12,10 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import tensorflow as tf
 
-from lwcc import context
+from lwcc import collectives, context
 from lwcc import ops as core
 from lwcc.naming import joins_of
 from lwcc.ops import Op
+from lwcc.ops import reduction as reduction
 from lwcc_tf import library
 
 if TYPE_CHECKING:
@@ -57,26 +57,9 @@ def takes_part(process_set: Optional[ProcessSet]) -> bool:
 
 
 def set_id(process_set: Optional[ProcessSet]) -> int:
-    """Return the id of a set; ValueError if it is not in use, or before init."""
+    """Return the id of a set; ValueError if it is not in use, or before init; TypeError if it is none."""
     context.world()
-    number = 0 if process_set is None else process_set.process_set_id
-    if number is None:
-        raise ValueError(f"lwcc: {process_set!r} is not in use; call add_process_set first, on every rank")
-    return number
-
-
-def reduction(average: Optional[bool], op: Optional[int]) -> Op:
-    """Return the reduction that Horovod's two arguments mean.
-
-    Raises:
-        ValueError: both are given.
-    """
-    if average is None:
-        return Op.AVERAGE if op is None else Op(op)
-    if op is not None:
-        raise ValueError("lwcc: give op= or the deprecated average=, not both")
-    warnings.warn("average= is deprecated, use op=Average or op=Sum", DeprecationWarning, stacklevel=3)
-    return Op.AVERAGE if average else Op.SUM
+    return collectives.set_id(process_set)
 
 
 _seen: weakref.WeakKeyDictionary[Any, dict[str, int]] = weakref.WeakKeyDictionary()  # outermost graph -> names

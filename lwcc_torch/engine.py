@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Sequence
 from functools import partial
@@ -14,6 +13,7 @@ from lwcc import context, naming
 from lwcc import ops as core
 from lwcc.collectives import set_id
 from lwcc.ops import Op
+from lwcc.ops import reduction as reduction
 from lwcc.process_sets import global_process_set
 from lwcc_torch import tensor as memory
 
@@ -61,20 +61,6 @@ def my_index(process_set: Optional[ProcessSet]) -> int:
     """Return this rank's index in the set."""
     index = context.rank() if process_set is None else process_set.rank()
     return -1 if index is None else index
-
-
-def reduction(average: Optional[bool], op: Optional[int]) -> Op:
-    """Return the reduction that Horovod's two arguments mean.
-
-    Raises:
-        ValueError: both are given.
-    """
-    if average is None:
-        return Op.AVERAGE if op is None else Op(op)
-    if op is not None:
-        raise ValueError("lwcc: give op= or the deprecated average=, not both")
-    warnings.warn("average= is deprecated, use op=Average or op=Sum", DeprecationWarning, stacklevel=3)
-    return Op.AVERAGE if average else Op.SUM
 
 
 class _Unnamed:

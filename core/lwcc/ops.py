@@ -18,6 +18,7 @@ reducescatter): the library allocates, see `take_buffer`. `shape` is the input's
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
@@ -83,6 +84,20 @@ class _Scratch(threading.local):
 
 
 _scratch = _Scratch()
+
+
+def reduction(average: Optional[bool], op: Optional[int]) -> Op:
+    """Return the reduction that Horovod's two arguments mean; for the adapters' public calls.
+
+    Raises:
+        ValueError: both are given.
+    """
+    if average is None:
+        return Op.AVERAGE if op is None else Op(op)
+    if op is not None:
+        raise ValueError("lwcc: give op= or the deprecated average=, not both")
+    warnings.warn("average= is deprecated, use op=Average or op=Sum", DeprecationWarning, stacklevel=3)
+    return Op.AVERAGE if average else Op.SUM
 
 
 def collective_number(name: str) -> int:
