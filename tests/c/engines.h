@@ -36,6 +36,21 @@ typedef struct {
   const char *algorithm; /* NULL: selected */
 } ask;
 
+/* An allreduce of n elements in place. */
+static inline ask reduce_of(const char *name, int dtype, int op, void *data, int64_t n) {
+  return (ask){.name = name,
+               .collective = LWCC_ALLREDUCE,
+               .dtype = dtype,
+               .op = op,
+               .ndim = 1,
+               .shape = {n},
+               .in = data,
+               .out = data};
+}
+static inline ask sum_of(const char *name, int64_t *data, int64_t n) {
+  return reduce_of(name, LWCC_INT64, LWCC_SUM, data, n);
+}
+
 typedef struct {
   const ask *asks;
   int n, size;

@@ -4,17 +4,6 @@
 static const int sizes[] = {1, 2, 3, 5};
 enum { SIZES = 4 };
 
-static ask sum_of(const char *name, int64_t *data, int64_t n) {
-  return (ask){.name = name,
-               .collective = LWCC_ALLREDUCE,
-               .dtype = LWCC_INT64,
-               .op = LWCC_SUM,
-               .ndim = 1,
-               .shape = {n},
-               .in = data,
-               .out = data};
-}
-
 static void check_sum(engine *e, const char *name) {
   char text[TEXT_CAP];
   int64_t v = e->rank;

@@ -43,17 +43,6 @@ static int join_all(engine *e) {
   return last;
 }
 
-static ask reduce_of(const char *name, int dtype, int op, void *data, int64_t n) {
-  return (ask){.name = name,
-               .collective = LWCC_ALLREDUCE,
-               .dtype = dtype,
-               .op = op,
-               .ndim = 1,
-               .shape = {n},
-               .in = data,
-               .out = data};
-}
-
 static int steps_of(int rank, int epoch) {
   return (int)dice((uint64_t)rank, (uint64_t)epoch, STEPS);
 }

@@ -6,17 +6,6 @@ static uint64_t seed = 20240307;
 
 enum { RANKS = 3, LENGTH = 60000 };
 
-static ask sum_of(const char *name, int64_t *data, int64_t n) {
-  return (ask){.name = name,
-               .collective = LWCC_ALLREDUCE,
-               .dtype = LWCC_INT64,
-               .op = LWCC_SUM,
-               .ndim = 1,
-               .shape = {n},
-               .in = data,
-               .out = data};
-}
-
 static uint64_t next_random(uint64_t *s) {
   *s = *s * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
   return *s >> 33;

@@ -21,17 +21,6 @@ static void shuffle(int *order, int n, uint64_t *s) {
   }
 }
 
-static ask sum_of(const char *name, int64_t *data, int64_t n) {
-  return (ask){.name = name,
-               .collective = LWCC_ALLREDUCE,
-               .dtype = LWCC_INT64,
-               .op = LWCC_SUM,
-               .ndim = 1,
-               .shape = {n},
-               .in = data,
-               .out = data};
-}
-
 static void check_sum(engine *e, const char *name) {
   char text[TEXT_CAP];
   int64_t v[2] = {e->rank + 1, 10 * e->rank};

@@ -24,15 +24,9 @@ static uint64_t next_random(uint64_t *s) {
 }
 
 static ask sum_in(int set, const char *name, int64_t *data, int64_t n) {
-  return (ask){.name = name,
-               .collective = LWCC_ALLREDUCE,
-               .dtype = LWCC_INT64,
-               .op = LWCC_SUM,
-               .ndim = 1,
-               .shape = {n},
-               .in = data,
-               .out = data,
-               .set = set};
+  ask a = sum_of(name, data, n);
+  a.set = set;
+  return a;
 }
 
 static int64_t term(int rank, int set, int round, int i) {

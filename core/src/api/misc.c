@@ -99,9 +99,10 @@ int lwcc_get_stats(lwcc_stats *out) {
   if (!e) return LWCC_ERR_SHUTDOWN;
   engine_lock(e);
   *out = e->stats;
+  for (pset *ps = atomic_load(&e->sets); ps; ps = ps->next)
+    out->raw_calls += atomic_load_explicit(&ps->raw_calls, memory_order_relaxed);
   if (e->running) out->busy_ns += clock_ns() - e->busy_since_ns;
   engine_unlock(e);
   out->waited_ns = atomic_load_explicit(&e->waited_ns, memory_order_relaxed);
-  out->raw_calls = atomic_load_explicit(&e->raw_calls, memory_order_relaxed);
   return LWCC_OK;
 }

@@ -59,21 +59,23 @@ int lwcc_algorithm_verify(int32_t collective, const char *name, int32_t size) {
   return status;
 }
 
-int64_t lwcc_algorithm_print(int32_t collective, const char *name, int32_t rank, int32_t size, char *out, size_t cap) {
+static int build(int32_t collective, const char *name, int32_t rank, int32_t size, lwcc_plan **out) {
   const lwcc_algo *algo = NULL;
-  lwcc_plan *p;
   TRY(find(collective, name, &algo));
-  TRY(plan_build(algo, rank, size, &p));
+  return plan_build(algo, rank, size, out);
+}
+
+int64_t lwcc_algorithm_print(int32_t collective, const char *name, int32_t rank, int32_t size, char *out, size_t cap) {
+  lwcc_plan *p;
+  TRY(build(collective, name, rank, size, &p));
   int64_t nbytes = plan_print(p, out, cap);
   plan_free(p);
   return nbytes;
 }
 
 int64_t lwcc_algorithm_encode(int32_t collective, const char *name, int32_t rank, int32_t size, void *out, size_t cap) {
-  const lwcc_algo *algo = NULL;
   lwcc_plan *p;
-  TRY(find(collective, name, &algo));
-  TRY(plan_build(algo, rank, size, &p));
+  TRY(build(collective, name, rank, size, &p));
   size_t nbytes = plan_encode(p, out, cap);
   plan_free(p);
   return (int64_t)nbytes;

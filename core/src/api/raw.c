@@ -38,17 +38,12 @@ static int aborted(void *arg) {
   return atomic_load(&w->ps->left) >= 0 ? has_left(w) : LWCC_OK;
 }
 
-static void count_call(engine *e) { /* under the set's lock: of calls in two sets at once one may be lost */
-  uint64_t n = atomic_load_explicit(&e->raw_calls, memory_order_relaxed);
-  atomic_store_explicit(&e->raw_calls, n + 1, memory_order_relaxed);
-}
-
 /* By a blocking call of MPI, which is why the engine's lock is left to the others. */
 static int run_blocking(engine *e, pset *ps, const coll_args *a, const char *name) {
   exec_op *op;
   bool progress = false;
   while (atomic_exchange_explicit(&ps->raw_lock, 1, memory_order_acquire)) sched_yield(); /* pairs with the release */
-  count_call(e);
+  pset_count_raw(ps);
   int st = ctx_alive(e);
   if (st >= 0) st = exec_start(&ps->raw, a, name, 0, &op);
   if (st >= 0) {
@@ -69,7 +64,7 @@ static int run(const coll_args *a, int set) {
   TRY(ctx_alive(e));
   watch w = {.e = e, .ps = ps};
   while (atomic_exchange_explicit(&ps->raw_lock, 1, memory_order_acquire)) sched_yield(); /* pairs with the release */
-  count_call(e);
+  pset_count_raw(ps);
   int st = shm_run(ps->raw_shm, a, aborted, &w);
   atomic_store_explicit(&ps->raw_lock, 0, memory_order_release);
   return st < 0 ? aborted(&w) < 0 ? st : os_fail(st, "raw collective ended: %s", os_error()) : st;

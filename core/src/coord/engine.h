@@ -48,10 +48,10 @@ typedef struct engine {
   bool *has_left;   /* owned: [size]: said BYE */
   uint64_t left_ns; /* when the first peer left in good order; 0: none has. Guarded by lock */
   uint64_t busy_since_ns;
-  int running;                           /* operations that run, of lanes and raw */
-  timeline *trace;                       /* guarded by lock; NULL: none */
-  lwcc_stats stats;                      /* guarded by lock, except waited_ns and raw_calls */
-  _Atomic uint64_t waited_ns, raw_calls; /* relaxed counters */
+  int running;                /* operations that run, of lanes and raw */
+  timeline *trace;            /* guarded by lock; NULL: none */
+  lwcc_stats stats;           /* guarded by lock, except waited_ns; raw_calls is the sets' */
+  _Atomic uint64_t waited_ns; /* a relaxed counter */
 } engine;
 
 /* engine.c. First create, then channel_create with engine_events, then bind. *out is set also on failure: free it. */

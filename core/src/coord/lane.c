@@ -370,8 +370,8 @@ static int raw_start(engine *e, pset *ps, const coll_args *a, const char *algori
 
 int raw_run(engine *e, pset *ps, const coll_args *a, const char *algorithm) {
   while (atomic_exchange_explicit(&ps->raw_lock, 1, memory_order_acquire)) sched_yield(); /* pairs with the release */
+  pset_count_raw(ps);
   engine_lock(e);
-  atomic_fetch_add_explicit(&e->raw_calls, 1, memory_order_relaxed);
   int st = raw_start(e, ps, a, algorithm);
   if (st < 0)
     engine_unlock(e);

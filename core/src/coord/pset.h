@@ -43,11 +43,12 @@ typedef struct pset {
   coordinator *co;  /* on index 0 */
   _Atomic int left; /* seq_cst: global rank of a member that has left in good order, or -1 */
   atomic_bool removed;
-  atomic_int raw_lock;     /* a raw call runs; acquire and release by its caller */
-  uint32_t tag;            /* number of the latest bucket: every member counts the same ones */
-  uint32_t raw_tag;        /* guarded by the engine lock */
-  bool headless;           /* the coordinator has left: every request fails */
-  bool broken, raw_broken; /* a collective ended without a member that has left: no other can run */
+  atomic_int raw_lock;        /* a raw call runs; acquire and release by its caller */
+  _Atomic uint64_t raw_calls; /* relaxed; written under raw_lock */
+  uint32_t tag;               /* number of the latest bucket: every member counts the same ones */
+  uint32_t raw_tag;           /* guarded by the engine lock */
+  bool headless;              /* the coordinator has left: every request fails */
+  bool broken, raw_broken;    /* a collective ended without a member that has left: no other can run */
   /* the lane: buckets in log order; the first may be running */
   bucket *lane, **lane_tail;
   int lane_length;
@@ -69,6 +70,11 @@ typedef struct pset {
 
 int pset_create(int id, const int *ranks, int n, int my_rank, pset **out);
 void pset_free(pset *ps); /* the lane must be empty; closes its teams, not the fusion buffer */
+/* One more raw call; without a locked instruction, since a small collective takes little longer. Under raw_lock. */
+static inline void pset_count_raw(pset *ps) {
+  uint64_t n = atomic_load_explicit(&ps->raw_calls, memory_order_relaxed);
+  atomic_store_explicit(&ps->raw_calls, n + 1, memory_order_relaxed);
+}
 /* Marks the messages of the number-th collective: their stream is the set. */
 static inline uint32_t pset_tag(const pset *ps, uint32_t number) {
   return (uint32_t)ps->id << CHANNEL_STREAM_SHIFT | (number & ((1u << CHANNEL_STREAM_SHIFT) - 1));

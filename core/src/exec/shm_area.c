@@ -86,3 +86,8 @@ void shm_set_asleep(shm_team *t, bool asleep) {
   if (atomic_exchange_explicit(&mine->v, asleep, memory_order_seq_cst) == (uint32_t)asleep) return;
   atomic_fetch_add_explicit(&t->head->sleepers.v, asleep ? 1u : ~0u, memory_order_seq_cst);
 }
+
+int shm_not_mapped(const shm_team *t, int r, uint32_t region) {
+  return os_fail(LWCC_ERR_PROTOCOL, "shm: index %d names registered memory (region %u) that index %d has not mapped", r,
+                 region, t->me);
+}

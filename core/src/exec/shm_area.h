@@ -107,7 +107,8 @@ struct shm_team {
 };
 
 /* All functions below: the thread that steps the team. */
-void shm_wake(shm_team *t); /* somebody sleeps: ring all */
+void shm_wake(shm_team *t);                                    /* somebody sleeps: ring all */
+int shm_not_mapped(const shm_team *t, int r, uint32_t region); /* fails: index r names a region that I lack */
 
 static inline bool shm_reached(uint32_t seen, uint32_t target) {
   return (int32_t)(seen - target) >= 0;
@@ -150,6 +151,13 @@ static inline char *shm_slot(const shm_team *t, int r, uint32_t j) {
 }
 static inline uint32_t shm_index(const shm_team *t, uint64_t chunk) {
   return (t->seq + (uint32_t)chunk) % SHM_SLOTS;
+}
+/* Who contributes and who reads: in a broadcast only the root does, and only the others do. */
+static inline bool shm_gives(const shm_call *c) {
+  return c->a.collective != LWCC_BROADCAST || c->a.root == c->team->me;
+}
+static inline bool shm_takes(const shm_call *c) {
+  return c->a.collective != LWCC_BROADCAST || c->a.root != c->team->me;
 }
 static inline size_t shm_min(size_t a, size_t b) {
   return a < b ? a : b;

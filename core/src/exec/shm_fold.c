@@ -40,10 +40,7 @@ static int map_all(shm_call *c) {
     t->reg_out[r] = r == t->me ? c->a.out : t->reach.map(t->reach.arg, r, at->out_region, at->out_offset, nbytes);
     t->reg_in[r] = t->reg_out[r];
     if (!same) t->reg_in[r] = t->reach.map(t->reach.arg, r, at->in_region, at->in_offset, nbytes);
-    if (!t->reg_in[r] || !t->reg_out[r])
-      return os_fail(LWCC_ERR_PROTOCOL,
-                     "shm: index %d names registered memory (region %u) that index %d has not mapped", r,
-                     at->out_region, t->me);
+    if (!t->reg_in[r] || !t->reg_out[r]) return shm_not_mapped(t, r, at->out_region);
   }
   return LWCC_OK;
 }

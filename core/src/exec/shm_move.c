@@ -131,19 +131,11 @@ static void collect(shm_call *c, uint32_t j) {
   }
 }
 
-/* Who posts: in a broadcast only the root contributes, and only the others read. */
-static bool gives(const shm_call *c) {
-  return c->a.collective != LWCC_BROADCAST || c->a.root == c->team->me;
-}
-static bool reads(const shm_call *c) {
-  return c->a.collective != LWCC_BROADCAST || c->a.root != c->team->me;
-}
-
 static bool try_in(shm_call *c) {
   shm_team *t = c->team;
   if (c->in == c->chunks || c->in >= c->out + SHM_SLOTS || c->in > c->out + c->ahead) return false;
   uint32_t j = shm_index(t, c->in);
-  if (gives(c)) {
+  if (shm_gives(c)) {
     if (!shm_reached(shm_get(&t->head->slot[j].done), t->done[j])) return false;
     contribute(c, shm_slot(t, t->me, j));
     if (!c->chunks_known) t->head->rank[t->me].need[j] = c->chunks;
@@ -159,7 +151,7 @@ static bool try_out(shm_call *c) {
   bool broadcast = c->a.collective == LWCC_BROADCAST;
   uint32_t givers = broadcast ? 1 : p;
   if (c->out == c->in) return false;
-  if (reads(c)) {
+  if (shm_takes(c)) {
     if (!shm_reached(shm_get(&t->head->slot[j].arrived), t->arrived[j] + givers)) return false;
     if (!c->chunks_known)
       for (int r = 0; r < t->p; r++)

@@ -11,13 +11,6 @@ enum { PULL_AGREE, PULL_COPY, PULL_WAIT };
 enum { PIECE_BYTES = 512 << 10 }; /* per step */
 #define NOT_REGISTERED UINT32_MAX /* as a region: the offset is an address */
 
-static bool gives(const shm_call *c) {
-  return c->a.collective != LWCC_BROADCAST || c->a.root == c->team->me;
-}
-static bool takes(const shm_call *c) {
-  return c->a.collective != LWCC_BROADCAST || c->a.root != c->team->me;
-}
-
 static size_t given_bytes(const shm_call *c) {
   const coll_args *a = &c->a;
   if (a->collective == LWCC_ALLTOALL) return a->count * c->width * (size_t)c->team->p;
@@ -84,7 +77,7 @@ void shm_pull_begin(shm_call *c) {
   shm_team *t = c->team;
   c->failed = LWCC_OK;
   if (in_the_way(c)) c->failed = set_aside(c, given_bytes(c));
-  if (gives(c)) say_where(c);
+  if (shm_gives(c)) say_where(c);
   shm_publish(t, SHM_REGISTERED);
   c->stage = PULL_AGREE;
   c->seen = 1; /* how far from me, around the ring of ranks */
@@ -94,7 +87,7 @@ void shm_pull_begin(shm_call *c) {
 /* The giver whose turn it is; -1: none is left. */
 static int giver(const shm_call *c) {
   const shm_team *t = c->team;
-  if (!takes(c) || c->seen == t->p) return -1;
+  if (!shm_takes(c) || c->seen == t->p) return -1;
   return c->a.collective == LWCC_BROADCAST ? c->a.root : (t->me + c->seen) % t->p;
 }
 
@@ -108,10 +101,7 @@ static int copy_piece(shm_call *c, int from) {
     TRY(t->reach.peek(t->reach.arg, from, to, at->in_offset + skip, n));
   } else if (n) {
     const void *src = t->reach.map ? t->reach.map(t->reach.arg, from, at->in_region, at->in_offset + skip, n) : NULL;
-    if (!src)
-      return os_fail(LWCC_ERR_PROTOCOL,
-                     "shm: index %d names registered memory (region %u) that index %d has not mapped", from,
-                     at->in_region, t->me);
+    if (!src) return shm_not_mapped(t, from, at->in_region);
     reduce_copy(to, src, n, 0);
   }
   c->in += n;
@@ -131,7 +121,7 @@ static int next_giver(shm_call *c) {
     c->stage = PULL_COPY;
     return copy_piece(c, from);
   }
-  if (gives(c)) keep_mine(c);
+  if (shm_gives(c)) keep_mine(c);
   shm_publish(t, SHM_FOLDED);
   c->stage = PULL_WAIT;
   c->seen = 0;
@@ -143,7 +133,7 @@ int shm_pull_step(shm_call *c) {
   TRY(c->failed);
   if (c->stage == PULL_AGREE) return next_giver(c);
   if (c->stage == PULL_COPY) return copy_piece(c, giver(c));
-  for (; gives(c) && c->seen < t->p; c->seen++)
+  for (; shm_gives(c) && c->seen < t->p; c->seen++)
     if (c->seen != t->me && !shm_reached(shm_state(t, c->seen), 4 * t->call + SHM_FOLDED)) return SHM_IDLE;
   return SHM_DONE;
 }
