@@ -2,45 +2,24 @@
 
 from __future__ import annotations
 
-import inspect
-import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
 import lwcc_torch as hvd
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from casework import raises as raises
+from casework import run_cases
+
 
 def run(cases: Mapping[str, Any]) -> None:
     """Call the cases in order of their lines, or those named on the command line, and say so on rank 0."""
     torch.set_num_threads(1)
-    hvd.init()
-    seed = int(os.environ.get("SEED", "20"))
-    if hvd.rank() == 0:
-        print(f"SEED={seed}", flush=True)
-    found = [f for name, f in cases.items() if name.startswith("case_") and inspect.isfunction(f)]
-    for case in found:
-        if len(sys.argv) > 1 and case.__name__ not in sys.argv[1:]:
-            continue
-        torch.manual_seed(seed)
-        case(hvd.rank(), hvd.size())
-        hvd.barrier()
-        if hvd.rank() == 0:
-            print("held:", case.__name__, flush=True)
-    hvd.shutdown()
-
-
-def raises(kind: type[BaseException], words: str, action: Any) -> BaseException:
-    """Assert that the action raises `kind` with a text that has all the words; return it."""
-    try:
-        action()
-    except kind as error:
-        for word in words.split():
-            assert word in str(error), f"{word!r} is not in: {error}"
-        return error
-    raise AssertionError(f"{kind.__name__} was not raised")
+    run_cases(cases, hvd, torch.manual_seed)
 
 
 def same_everywhere(tensors: Any) -> None:
