@@ -41,7 +41,7 @@ for turn in range(2):
             print("noticed", flush=True)
             sys.exit(4)
     lwcc.shutdown()
-print("fine in attempt", attempt, flush=True)
+os.write(1, f"fine in attempt {attempt}\\n".encode())  # whole: the ranks share the pipe, and print writes word by word
 """
 
 
