@@ -9,6 +9,7 @@
 #include "exec/reduce.h"
 #include "exec/shm.h"
 #include "os/mem.h"
+#include "os/status.h"
 
 enum { MAX_RANKS = 16, GUARD = 64 };
 
@@ -339,11 +340,39 @@ static void test_abort_ends_the_call_and_poisons_the_team(void) {
   free(area);
 }
 
+/* Ranks 0 and 1 on one thread; the process of index 1 has ended when index 0 reads from it. */
+static int peek_at_nobody(void *arg, int index, void *to, uint64_t address, size_t n) {
+  (void)index, (void)to, (void)address, (void)n;
+  ++*(int *)arg;
+  return os_fail(LWCC_ERR_PEER_LOST, "gone");
+}
+
+static void test_a_giver_that_has_ended_is_left_to_whoever_watches(void) {
+  enum { COUNT = 100000 };
+  void *area = aligned_alloc(4096, shm_area_bytes(2));
+  float *in = calloc(COUNT, sizeof *in), *out = calloc(2 * COUNT, sizeof *out);
+  shm_team *team[2];
+  int looks = 0, polls = 0;
+  shm_reach reach = {.arg = &looks, .peek = peek_at_nobody};
+  coll_args a = {.collective = LWCC_ALLGATHER, .dtype = LWCC_FLOAT32, .in = in, .out = out, .count = COUNT};
+  memset(area, 0, shm_area_bytes(2));
+  for (int r = 0; r < 2; r++) CHECK(shm_team_open(area, 2, r, 1, &reach, &team[r]) == LWCC_OK, "open");
+  CHECK(strcmp(shm_kernel_name(team[0], &a, false), "pull") == 0, "%s", shm_kernel_name(team[0], &a, false));
+  shm_start(team[1], &a);
+  CHECK(shm_run(team[0], &a, give_up, &polls) == LWCC_ERR_PEER_LOST, "status");
+  CHECK(looks > 1 && polls == 3, "%d looks, %d polls", looks, polls); /* by give_up, not by the first look */
+  for (int r = 0; r < 2; r++) shm_team_close(team[r]);
+  free(in);
+  free(out);
+  free(area);
+}
+
 int main(int argc, char **argv) {
   uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 0) : 20240607;
   int calls = argc > 2 ? atoi(argv[2]) : 120;
   printf("seed %llu\n", (unsigned long long)seed);
   test_abort_ends_the_call_and_poisons_the_team();
+  test_a_giver_that_has_ended_is_left_to_whoever_watches();
   for (int p = 1; p <= MAX_RANKS; p += p == 8 ? 8 : 1)
     for (int over = 0; over <= (p > 1); over++) {
       int n = p > 4 || !over ? calls / 4 : calls;

@@ -2,7 +2,7 @@
 
     python tests/mp/chaos.py --kills 100 [--np 4] [--seed N]
 
-Each round is a job of its own under the launcher. Its ranks reduce gradients of known sums; a timer thread in the
+Each round is a job of its own under the launcher. Its ranks reduce gradients of known sums, gather and broadcast; a timer thread in the
 victim kills it, whatever it is doing then. A survivor reports what it raised, and any wrong sum.
 """
 
@@ -39,6 +39,10 @@ def step(k):
     want = size * k + size * (size - 1) / 2
     for ticket in tickets:
         report["wrong"] += int((ticket.wait() != want).any())
+    rows = lwcc.allgather(np.full((1, 300_000), rank + k, np.float32), name="rows")
+    report["wrong"] += int((rows != np.arange(k, k + size, dtype=np.float32)[:, None]).any())
+    sent = lwcc.broadcast(np.full(100_000, rank + k, np.float32), root_rank=k % size, name="sent")
+    report["wrong"] += int((sent != k % size + k).any())
 
 def say():
     part = out / f"{rank}.part"

@@ -27,6 +27,6 @@ bool node_find(const node *nd, const void *p, size_t n, uint32_t *region_out, ui
 /* The same bytes of local rank `index` in this process; NULL if unknown or out of range. Any thread. */
 void *node_map(const node *nd, int index, uint32_t region, uint64_t offset, size_t n);
 bool node_peeks(const node *nd); /* every rank of the node may read the memory of every other. Any thread */
-/* Copy n bytes at `address` of local rank index's process. LWCC_ERR_SYSTEM. Any thread. */
+/* Copy n bytes at `address` of local rank index's process. Fails as mem_peek. Any thread. */
 int node_peek(const node *nd, int index, void *to, uint64_t address, size_t n);
 #endif

@@ -15,6 +15,7 @@ typedef struct { /* how the team reaches registered memory (wraps the node); mem
   bool (*find)(void *arg, const void *p, size_t n, uint32_t *region_out, uint64_t *offset_out);
   void *(*map)(void *arg, int index, uint32_t region, uint64_t offset, size_t n);
   /* Copy n bytes at an address of another rank's process; NULL: the system allows it to no rank of the team. */
+  /* LWCC_ERR_PEER_LOST: the process has ended; the call then waits for the abort by whoever watches the ranks. */
   int (*peek)(void *arg, int index, void *to, uint64_t address, size_t n);
   void (*ring)(void *arg, int index); /* end the sleep of a rank whose engine sleeps; NULL: none do */
 } shm_reach;

@@ -98,7 +98,9 @@ static int copy_piece(shm_call *c, int from) {
   size_t skip = c->in + (c->a.collective == LWCC_ALLTOALL ? (size_t)t->me * c->a.count * c->width : 0);
   char *to = (char *)c->a.out + block_first(c, from) * c->width + c->in;
   if (n && at->in_region == NOT_REGISTERED) {
-    TRY(t->reach.peek(t->reach.arg, from, to, at->in_offset + skip, n));
+    int st = t->reach.peek(t->reach.arg, from, to, at->in_offset + skip, n);
+    if (st == LWCC_ERR_PEER_LOST) return SHM_IDLE;
+    TRY(st);
   } else if (n) {
     const void *src = t->reach.map ? t->reach.map(t->reach.arg, from, at->in_region, at->in_offset + skip, n) : NULL;
     if (!src) return shm_not_mapped(t, from, at->in_region);

@@ -80,7 +80,8 @@ int mem_peek(int pid, void *to, uint64_t address, size_t n) {
     struct iovec mine = {(char *)to + done, n - done}, theirs = {(void *)(uintptr_t)(address + done), n - done};
     ssize_t got = process_vm_readv(pid, &mine, 1, &theirs, 1, 0);
     if (got <= 0)
-      return os_fail(LWCC_ERR_SYSTEM, "reading %zu bytes from process %d: %s", n - done, pid,
+      return os_fail(got < 0 && errno == ESRCH ? LWCC_ERR_PEER_LOST : LWCC_ERR_SYSTEM,
+                     "reading %zu bytes from process %d: %s", n - done, pid,
                      got < 0 ? strerror(errno) : "no such memory");
     done += (size_t)got;
   }

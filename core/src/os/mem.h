@@ -41,7 +41,7 @@ void mem_segment_discard(void *p, size_t nbytes);
 /* Can this process make and fill a segment of nbytes? LWCC_OK, or LWCC_ERR_SYSTEM whose text says what is too small or
  * forbidden and what to do. Any thread. */
 int mem_segment_probe(size_t nbytes);
-/* Copy n bytes at `address` of process pid (of the same user) to `to`. LWCC_ERR_SYSTEM: the system does not allow it,
- * or there is no such memory. Any thread. */
+/* Copy n bytes at `address` of process pid (of the same user) to `to`. LWCC_ERR_PEER_LOST: it has ended.
+ * LWCC_ERR_SYSTEM: the system does not allow it, or there is no such memory. Any thread. */
 int mem_peek(int pid, void *to, uint64_t address, size_t n);
 #endif
