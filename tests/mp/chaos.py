@@ -2,8 +2,9 @@
 
     python tests/mp/chaos.py --kills 100 [--np 4] [--seed N]
 
-Each round is a job of its own under the launcher. Its ranks reduce gradients of known sums, gather
-and broadcast; a timer thread in the victim kills it, whatever it is doing then. A survivor reports what it raised, and any wrong sum.
+Each round is a job of its own under the launcher. Its ranks reduce gradients of known sums, gather and broadcast;
+a timer thread in the victim kills it, whatever it is doing then. A survivor reports what it raised, and any wrong
+result.
 """
 
 from __future__ import annotations
