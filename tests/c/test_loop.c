@@ -8,17 +8,6 @@ typedef struct {
   int thread, calls;
 } caller;
 
-static ask sum_of(const char *name, int64_t *data) {
-  return (ask){.name = name,
-               .collective = LWCC_ALLREDUCE,
-               .dtype = LWCC_INT64,
-               .op = LWCC_SUM,
-               .ndim = 1,
-               .shape = {1},
-               .in = data,
-               .out = data};
-}
-
 /* As lwcc_submit with `blocking`: nobody is woken, because the caller waits at once. */
 static int run_blocking(engine *e, const ask *a, char *text) {
   lwcc_ticket t;
@@ -37,7 +26,7 @@ static void *call_often(void *arg) {
   int p = c->e->size, wrong = 0;
   for (int i = 0; i < c->calls; i++) {
     int64_t v = c->e->rank + i;
-    ask a = sum_of(name, &v);
+    ask a = sum_of(name, &v, 1);
     int st = run_blocking(c->e, &a, text);
     wrong += st != LWCC_OK || v != (int64_t)p * i + p * (p - 1) / 2;
   }

@@ -4,21 +4,10 @@
 
 static pthread_barrier_t all;
 
-static ask sum_of(const char *name, int64_t *v) {
-  return (ask){.name = name,
-               .collective = LWCC_ALLREDUCE,
-               .dtype = LWCC_INT64,
-               .op = LWCC_SUM,
-               .ndim = 1,
-               .shape = {1},
-               .in = v,
-               .out = v};
-}
-
 static void check_works(engine *e, const char *name) {
   char text[TEXT_CAP];
   int64_t v = e->rank;
-  ask a = sum_of(name, &v);
+  ask a = sum_of(name, &v, 1);
   int st = run_one(e, &a, text);
   CHECK(st == LWCC_OK && v == e->size * (e->size - 1) / 2, "rank %d: \"%s\": %d %s", e->rank, name, st, text);
 }
@@ -41,7 +30,7 @@ static void lacking(engine *e, void *arg) {
   const int *missing = arg;
   char text[TEXT_CAP], who[32];
   int64_t v = 1;
-  ask a = sum_of("lacking", &v);
+  ask a = sum_of("lacking", &v, 1);
   snprintf(who, sizeof who, "missing: rank %d", *missing);
   for (int round = 0; round < 3; round++) { /* unknown name, unknown again, then a remembered one */
     limit_all(e, 30000000);
@@ -77,7 +66,7 @@ static void late(engine *e, void *arg) {
   for (int round = 0; round < 6; round++) {
     limit_all(e, 20000000);
     int64_t v = e->rank, first = 0;
-    ask a = sum_of("late", &v), b = sum_of("decoy", &first);
+    ask a = sum_of("late", &v, 1), b = sum_of("decoy", &first, 1);
     /* The last rank's wait for a decoy of its own ends when the others' request of the same age does. */
     int st = run_one(e, e->rank == e->size - 1 ? &b : &a, text);
     if (e->rank == e->size - 1) st = run_one(e, &a, text);
@@ -103,7 +92,7 @@ static void test_a_late_rank_does_not_confuse_the_count(void) {
 static void stuck(engine *e, void *arg) {
   engine **all_engines = arg;
   int64_t v = 1;
-  ask a = sum_of("stuck", &v);
+  ask a = sum_of("stuck", &v, 1);
   char text[TEXT_CAP];
   lwcc_ticket t;
   if (e->rank == 1) {
@@ -130,7 +119,7 @@ static void stuck(engine *e, void *arg) {
 static void silent(engine *e, void *arg) {
   (void)arg;
   int64_t v = 1;
-  ask a = sum_of("silent", &v);
+  ask a = sum_of("silent", &v, 1);
   char text[TEXT_CAP];
   if (e->rank == 0) engine_lock(e);
   pthread_barrier_wait(&all);
