@@ -55,9 +55,9 @@ def init(
     """Join the job: find this process's place, meet the other ranks, start the coordination thread. Collective.
 
     The place comes from the arguments, else from LWCC_RANK, LWCC_SIZE, LWCC_RENDEZVOUS and LWCC_SECRET (lwccrun), else
-    from RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (torchrun), else from an MPI's or Slurm's variables together
-    with MASTER_ADDR and MASTER_PORT; with none of these the job has size 1. A second call does nothing. After
-    `shutdown` it may be called again.
+    from RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (torchrun), else from the variables of mpirun, mpiexec, srun and
+    others (`docs/launching.md`); with none of these the job has size 1. A second call does nothing. After `shutdown` it
+    may be called again.
 
     Args:
         comm: accepted for scripts that pass `list(range(size))`; other lists are refused (use process sets).
@@ -121,6 +121,7 @@ def _join(place: rendezvous.Place, timeout: Optional[float], store: Optional[ren
     elif place.scheme == "mpi":
         secret = engines.secret_by_mpi(mpi)
     elif place.scheme != "alone":
+        place = rendezvous.settle(place, limit)
         store, secret = rendezvous.connect(place, limit)
     _context.inits += 1
     try:

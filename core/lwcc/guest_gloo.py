@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from lwcc import dtypes, rendezvous
+from lwcc import dtypes, launchers, rendezvous
 from lwcc._native import ffi, lib
 from lwcc.ops import ALLGATHER, ALLREDUCE, ALLTOALL, BARRIER, BROADCAST, Op
 
@@ -34,7 +34,7 @@ class Guest:
             self._store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=limit)
             store.set(key, f"{host}:{self._store.port}".encode())
         else:
-            where, port = rendezvous.parse_address(store.get(key, timeout).decode(), key)
+            where, port = launchers.parse_address(store.get(key, timeout).decode(), key)
             self._store = dist.TCPStore(where, port, is_master=False, wait_for_workers=False, timeout=limit)
         self._timeout = limit
         self._groups: dict[tuple[int, int], Any] = {}

@@ -1,4 +1,4 @@
-"""Who am I, and where do the ranks meet? Reads the launcher's variables; brings endpoint texts to every rank.
+"""Where the ranks meet: joins or serves the store, and brings endpoint texts to every rank.
 
 Only `lwcc.init` calls this. The store holds a few hundred bytes per rank and is used at start, and once more to learn
 how a lost rank ended.
@@ -13,11 +13,14 @@ import secrets
 import socket
 import time
 import warnings
-from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, NamedTuple, Optional, Protocol
+from typing import Any, Optional, Protocol
 
 from lwcc.errors import LwccError, SystemFailure, Timeout
+from lwcc.launchers import Place, find_place
+from lwcc.meeting import settle
+
+__all__ = ["Place", "Store", "TorchStore", "agree_secret", "connect", "exchange", "find_place", "settle"]
 
 
 class Store(Protocol):
@@ -31,104 +34,6 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Leave the store."""
-
-
-class Place(NamedTuple):
-    """This process's place in the job, and how to meet the others.
-
-    `scheme`: alone, lwcc, torchelastic, master, store or mpi.
-    """
-
-    rank: int
-    size: int
-    scheme: str
-    host: str = ""
-    port: int = 0
-    secret: bytes = b""
-    generation: int = 0
-    source: str = "nothing set"
-
-
-# How launchers number their processes, innermost first: (name, proof variables, rank, size).
-_LAUNCHERS = (
-    ("torchrun or plain variables", ("RANK", "WORLD_SIZE"), "RANK", "WORLD_SIZE"),
-    ("Open MPI", ("OMPI_COMM_WORLD_RANK",), "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("MPICH or Intel MPI", ("PMI_RANK", "PMI_SIZE"), "PMI_RANK", "PMI_SIZE"),
-    ("Flux", ("FLUX_TASK_RANK",), "FLUX_TASK_RANK", "FLUX_JOB_SIZE"),
-    ("LSF jsrun", ("JSM_NAMESPACE_RANK",), "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"),
-    ("srun", ("SLURM_STEP_ID", "SLURM_PROCID"), "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
-    ("MVAPICH", ("MV2_COMM_WORLD_RANK",), "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
-)
-
-
-def find_place(env: Mapping[str, str]) -> Place:
-    """Return this process's place, from the environment of whoever started it; size 1 if nobody did.
-
-    Raises:
-        ValueError: a variable is missing or senseless; the text says which to set.
-    """
-    if "LWCC_RANK" in env:
-        return _from_numbers(env, "LWCC_RANK", "LWCC_SIZE", "lwccrun")
-    for name, proof, rank, size in _LAUNCHERS:
-        if all(variable in env for variable in proof):
-            return _from_numbers(env, rank, size, name)
-    return Place(0, 1, "alone")
-
-
-def _from_numbers(env: Mapping[str, str], rank_name: str, size_name: str, source: str) -> Place:
-    rank, size = _number(env, rank_name), _number(env, size_name)
-    if size < 1 or not 0 <= rank < size:
-        raise ValueError(f"lwcc: {rank_name}={rank} and {size_name}={size}: the rank must be in 0..size-1")
-    generation = _number(env, "LWCC_GENERATION") if env.get("LWCC_GENERATION") else 0
-    if size == 1:
-        return Place(0, 1, "alone", generation=generation, source=source)
-    if env.get("LWCC_RENDEZVOUS"):
-        host, port = parse_address(env["LWCC_RENDEZVOUS"], "LWCC_RENDEZVOUS")
-        secret = parse_secret(env.get("LWCC_SECRET", ""))
-        return Place(rank, size, "lwcc", host, port, secret, generation, source)
-    if env.get("MASTER_ADDR") and env.get("MASTER_PORT"):
-        of_agent = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and rank_name == "RANK"
-        scheme = "torchelastic" if of_agent else "master"
-        secret = parse_secret(env["LWCC_SECRET"]) if env.get("LWCC_SECRET") else b""
-        port = _number(env, "MASTER_PORT")
-        restarts = int(env.get("TORCHELASTIC_RESTART_COUNT", "0") or 0)
-        return Place(rank, size, scheme, env["MASTER_ADDR"], port, secret, generation or restarts, source)
-    if env.get("LWCC_ENGINE") == "mpi":
-        return Place(rank, size, "mpi", generation=generation, source=source)  # they meet through the MPI itself
-    raise ValueError(
-        f"lwcc: {source} started this process as rank {rank} of {size}, but nothing says where the ranks meet. "
-        "Set MASTER_ADDR and MASTER_PORT (a host all ranks reach and a free port on it, where rank 0 runs), "
-        "or start the script with lwccrun"
-    )
-
-
-def _number(env: Mapping[str, str], name: str) -> int:
-    text = env.get(name)
-    if text is None:
-        raise ValueError(f"lwcc: the variable {name} is not set, although this process seems to be part of a job")
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"lwcc: {name}={text!r} is not a whole number") from None
-
-
-def parse_address(text: str, what: str) -> tuple[str, int]:
-    """Split "host:port" or "[v6]:port"."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(f"lwcc: {what}={text!r} is not host:port")
-    return host.strip("[]"), int(port)
-
-
-def parse_secret(text: str) -> bytes:
-    """Read the job's secret: 32 bytes, hexadecimal."""
-    try:
-        secret = bytes.fromhex(text)
-    except ValueError:
-        raise ValueError("lwcc: LWCC_SECRET is not hexadecimal") from None
-    if len(secret) != 32:
-        raise ValueError(f"lwcc: LWCC_SECRET has {len(secret)} bytes, expected 32 (64 hexadecimal digits)")
-    return secret
 
 
 class TorchStore:
@@ -184,7 +89,7 @@ def _serve(place: Place, secret: bytes) -> None:
     if where in _served:
         return
     try:
-        _served[where] = StoreServer(place.host, place.port, secret)
+        _served[where] = StoreServer(place.listen or place.host, place.port, secret)
     except OSError as error:
         raise SystemFailure(
             f"lwcc: rank 0 cannot serve the rendezvous on MASTER_ADDR:MASTER_PORT = {place.host}:{place.port}: "
