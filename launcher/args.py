@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from lwcc.launcher.engines import ENGINES, Settings, engine_list
+from lwcc.launcher import slurm
+from lwcc.launcher.engines import ENGINES, STARTERS, Settings, engine_list
 from lwcc.launcher.flags import MAPPED, REFUSED, Refused
-from lwcc.launcher.hosts import Host, HostError, parse_hostfile, parse_hosts
+from lwcc.launcher.hosts import Host, HostError, merge_local, parse_hostfile, parse_hosts, used
 from lwcc.launcher.net import NetSpec, parse_net
+from lwcc.launcher.spawn import CannotRun
 
 MAX_RANKS = 4096
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -66,6 +68,11 @@ class LaunchSpec:
     dry_run: bool = False
     check_build: bool = False
     engine: str = "own"
+    starter: str = "local"  # local, ssh or slurm
+    agents: tuple[str, ...] = ()  # the hosts whose ranks an agent starts
+    ssh: str = "ssh"  # the command, with options
+    ssh_port: str | None = None
+    ssh_identity: str | None = None
     settings: Settings | None = None  # of the engine; None: as it comes
     baseline: tuple[str, ...] = ()  # engines to run beside LWCC's own
     repeat: int = 1
@@ -102,6 +109,13 @@ class _SetVariable(argparse.Action):
         ns.variables = {**ns.variables, self.mapped.variable: text}
 
 
+class _Engine(argparse.Action):
+    """One word says who starts the ranks, or who carries the collectives."""
+
+    def __call__(self, parser: argparse.ArgumentParser, ns: Any, value: Any, option: str | None = None) -> None:
+        setattr(ns, "starter" if value in STARTERS else "engine", value)
+
+
 class _Version(argparse.Action):
     def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
         super().__init__(option_strings, dest, nargs=0, help=help)
@@ -131,12 +145,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lwccrun",
         usage="lwccrun -np N [options] command [args...]",
-        description="Start N ranks of a program on this machine, watch them, and say which one failed and why.",
+        description="Start N ranks of a program, here or on several hosts; watch them; say which one failed and why.",
         epilog=_EPILOG,
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=34, width=118),
         allow_abbrev=False,
     )
-    parser.set_defaults(variables={})
+    parser.set_defaults(variables={}, engine="own", starter=None)
     _add_placement(parser.add_argument_group("what and where"))
     _add_output(parser.add_argument_group("output"))
     _add_limits(parser.add_argument_group("time limits"))
@@ -159,9 +173,14 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_placement(group: Any) -> None:
-    group.add_argument("-np", "--num-proc", type=_ranks, dest="np", metavar="N", help="number of ranks (required)")
-    group.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="where; only this machine's names are built yet")
+    group.add_argument(
+        "-np", "--num-proc", type=_ranks, dest="np", metavar="N", help="number of ranks (required outside Slurm)"
+    )
+    group.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="where, by ssh; n[1-4]:8 are four hosts")
     group.add_argument("-hostfile", "--hostfile", metavar="FILE", help="the same from a file: host:4 or host slots=4")
+    group.add_argument("-p", "--ssh-port", metavar="PORT", help="of sshd on the hosts")
+    group.add_argument("-i", "--ssh-identity-file", dest="ssh_identity", metavar="FILE", help="key for ssh")
+    group.add_argument("--ssh", default="ssh", metavar="COMMAND", help='ssh, or with options: "ssh -F my_config"')
     group.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a Python module")
     group.add_argument(
         "-x", dest="export", action="append", default=[], metavar="VAR[=VALUE]", help="set a variable of the ranks"
@@ -187,7 +206,11 @@ def _add_comparison(group: Any) -> None:
         "--net", type=parse_net, metavar="SPEC",
         help="put the ranks on nodes of a network of namespaces: 1gbit, or nodes=4,rate=1gbit,cc=bbr",
     )  # fmt: skip
-    group.add_argument("--engine", choices=ENGINES, default="own", help="who carries the collectives (default own)")
+    group.add_argument(
+        "--engine", choices=(*STARTERS, *ENGINES), action=_Engine,
+        help="who starts the ranks: local, ssh, slurm (default: what -H and the environment say); or who carries the "
+        "collectives: own (the default), mpi (and starts the ranks), gloo",
+    )  # fmt: skip
 
 
 def _add_limits(group: Any) -> None:
@@ -209,14 +232,20 @@ def parse(argv: Sequence[str]) -> LaunchSpec:
         command = command[1:]
     if not ns.check_build:
         _check_required(parser, ns, command)
-    size = ns.np or 1
+    hosts, starter = _find_hosts(parser, ns)
+    size = ns.np or (sum(host.slots for host in hosts) if hosts else 1)
     if ns.only_rank is not None and not 0 <= ns.only_rank < size:
         parser.error(f"--only-rank {ns.only_rank}: the ranks are 0 to {size - 1}")
     return LaunchSpec(
         np=size,
         command=tuple(command),
         module=ns.module is not None,
-        hosts=_find_hosts(parser, ns, size),
+        hosts=hosts or (Host(socket.gethostname(), size),),
+        starter=starter,
+        agents=tuple(h.name for h in used(hosts, size) if starter != "local" and not _starts_here(h.name, ns, starter)),
+        ssh=ns.ssh,
+        ssh_port=ns.ssh_port,
+        ssh_identity=ns.ssh_identity,
         extra_env=_find_variables(parser, ns),
         grace=ns.grace,
         timeout=ns.timeout,
@@ -239,7 +268,7 @@ def parse(argv: Sequence[str]) -> LaunchSpec:
 def _check_required(parser: argparse.ArgumentParser, ns: Any, command: Sequence[str]) -> None:
     if command and command[0].startswith("-") and ns.module is None:
         parser.error(f"unknown option {command[0]} (options of the program go after its name; see lwccrun --help)")
-    if ns.np is None:
+    if ns.np is None and (ns.starter == "local" or not slurm.allocation(os.environ)):
         parser.error("how many ranks? Give -np N")
     if ns.baseline and ns.engine != "own":
         parser.error("give --baseline or --engine, not both: the baseline runs on LWCC's own engine too")
@@ -270,26 +299,46 @@ def _find_variables(parser: argparse.ArgumentParser, ns: Any) -> dict[str, str]:
     return found
 
 
-def _find_hosts(parser: argparse.ArgumentParser, ns: Any, size: int) -> tuple[Host, ...]:
+def _find_hosts(parser: argparse.ArgumentParser, ns: Any) -> tuple[tuple[Host, ...], str]:
+    """The hosts (none: this machine, as many ranks as are wanted), and who starts the ranks there."""
     if ns.hosts is not None and ns.hostfile is not None:
         parser.error("give -H or --hostfile, not both")
     try:
-        if ns.hosts is not None:
-            hosts = parse_hosts(ns.hosts, "-H")
-        elif ns.hostfile is not None:
-            with open(ns.hostfile, encoding="utf-8", errors="replace") as file:
-                hosts = parse_hostfile(file.read(), ns.hostfile)
-        else:
-            return (Host("localhost", size),)
-    except (HostError, OSError) as error:
+        hosts = _given_hosts(ns)
+        starter = ns.starter or ("local" if all(is_local(host.name) for host in hosts) else "ssh")
+        if not hosts and (starter == "slurm" or ns.starter is None) and ns.net is None and ns.engine != "mpi":
+            hosts = slurm.allocation(os.environ)
+            starter = "slurm" if hosts else starter
+        if starter == "slurm" and not slurm.allocation(os.environ):
+            parser.error("--engine slurm: this is no job of Slurm's (no SLURM_JOB_NODELIST); use salloc or sbatch")
+    except (HostError, CannotRun, OSError) as error:
         parser.error(str(error))
+    if starter == "ssh" and not hosts:
+        parser.error("--engine ssh: on which hosts? Give -H or --hostfile")
     remote = [host.name for host in hosts if not is_local(host.name)]
-    if remote:
-        parser.error(f"only local runs are built yet, and {', '.join(remote[:5])} is not this machine (localhost)")
+    if starter == "local" and remote:
+        parser.error(f"--engine local, but {', '.join(remote[:5])} is not this machine (localhost)")
+    if (remote or starter != "local") and (ns.net is not None or ns.engine == "mpi" or ns.baseline):
+        parser.error("--net, --baseline and --engine mpi start their ranks on this machine; leave out the hosts")
     slots = sum(host.slots for host in hosts)
-    if slots < size:
-        parser.error(f"-np {size} needs {size} slots, but the hosts have {slots} (write localhost:{size})")
-    return hosts
+    if hosts and ns.np and slots < ns.np:
+        first = hosts[0].name
+        parser.error(f"-np {ns.np} needs {ns.np} slots, but the hosts have {slots} (write {first}:{ns.np})")
+    forced = starter == "slurm" or ns.starter == "ssh"  # then this machine is reached like the others
+    return (hosts if forced else merge_local(hosts, is_local, socket.gethostname())), starter
+
+
+def _starts_here(name: str, ns: Any, starter: str) -> bool:
+    return starter == "ssh" and ns.starter is None and is_local(name)
+
+
+def _given_hosts(ns: Any) -> tuple[Host, ...]:
+    if ns.hosts is not None:
+        return parse_hosts(ns.hosts, "-H")
+    if ns.hostfile is None:
+        return ()
+    with open(ns.hostfile, encoding="utf-8", errors="replace") as file:
+        return parse_hostfile(file.read(), ns.hostfile)
 
 
 def is_local(name: str) -> bool:

@@ -9,14 +9,16 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lwcc.launcher import info
+from lwcc.launcher import info, slurm
 from lwcc.launcher.args import LaunchSpec, parse
 from lwcc.launcher.env import Meeting, default_threads
+from lwcc.launcher.fleet import Fleet, peer_timeout
+from lwcc.launcher.hosts import used
 from lwcc.launcher.net import HUB, Network
 from lwcc.launcher.runlog import RunLog
 from lwcc.launcher.spawn import CannotRun, build_command
 from lwcc.launcher.store import SECRET_NBYTES, StoreServer
-from lwcc.launcher.supervise import Supervisor
+from lwcc.launcher.supervise import Meet, Supervisor
 
 _HOST = "127.0.0.1"
 _INTERNAL_ERROR = 70  # EX_SOFTWARE
@@ -45,7 +47,7 @@ def _dispatch(spec: LaunchSpec) -> int:
         return 0
     command = build_command(spec.command, spec.module)
     if spec.dry_run:
-        meeting = Meeting(f"{_HOST}:PORT", "", _HOST, 0, "dry-run", socket.gethostname())
+        meeting = Meeting(f"{_HOST if not spec.agents else '(reached by all)'}:PORT", "", _HOST, 0, "dry-run")
         print(info.dry_run(spec, command, meeting, os.environ), end="")
         return 0
     network = Network(spec.net, spec.np) if spec.net is not None else None
@@ -72,24 +74,47 @@ def _dispatch_run(spec: LaunchSpec, command: Sequence[str], network: Network | N
 def run_job(spec: LaunchSpec, command: Sequence[str], network: Network | None = None) -> int:
     """Run the ranks on the engine that spec names; return the exit code. Raises CannotRun."""
     secret = os.urandom(SECRET_NBYTES)
-    job_id = os.urandom(6).hex()
-    host, first = (HUB, network.address(0)) if network is not None else (_HOST, _HOST)
+    host = "*" if spec.agents else HUB if network is not None else _HOST
     store = StoreServer(host, 0, secret)
+    fleet = None
     try:
-        meeting = Meeting(f"{host}:{store.port}", secret.hex(), first, _free_port(), job_id, socket.gethostname())
-        threads = default_threads(os.environ, spec.extra_env, spec.np)
-        if threads is not None:
-            print(f"lwccrun: OMP_NUM_THREADS={threads} for each rank (set it yourself to change that)", file=sys.stderr)
-            spec = replace(spec, extra_env={"OMP_NUM_THREADS": str(threads), **spec.extra_env})
-        spec = _with_cost(spec)
+        if spec.agents:
+            if spec.starter == "slurm":
+                print(f"lwccrun: {slurm.describe(spec.hosts, os.environ)}", file=sys.stderr)
+            fleet = Fleet(spec, spec.agents, peer_timeout(spec))
+            fleet.preflight(spec, store, secret)
+        first = network.address(0) if network is not None else _HOST
+        meeting = _make_meeting(spec, store, secret.hex(), (first, fleet))
+        spec = _with_cost(_with_threads(spec))
         if network is not None:
             prefixes = tuple(network.prefix(rank) for rank in range(spec.np))
             spec = replace(spec, prefixes=prefixes, extra_env={**network.variables(), **spec.extra_env})
         spec, command = _on_engine(spec, command, network)
-        log = RunLog(spec, job_id, meeting.hostname)
-        return Supervisor(spec, command, meeting, store).run(log, dict(os.environ))
+        log = RunLog(spec, meeting.job_id)
+        return Supervisor(spec, command, meeting, Meet(store, fleet)).run(log, dict(os.environ))
     finally:
+        if fleet is not None:
+            fleet.close()
         store.close()
+
+
+def _make_meeting(spec: LaunchSpec, store: StoreServer, secret: str, where: tuple[str, Fleet | None]) -> Meeting:
+    """Where the ranks meet: LWCC's in the store, torch.distributed's on rank 0's host."""
+    (first, fleet), port, host = where, 0, store.host
+    if fleet is not None:
+        host = first = fleet.address
+        if spec.hosts[0].name in fleet.agents:
+            first, port = fleet.address_of(spec.hosts[0].name)
+    shown = f"[{host}]" if ":" in host else host
+    return Meeting(f"{shown}:{store.port}", secret, first, port or _free_port(), os.urandom(6).hex())
+
+
+def _with_threads(spec: LaunchSpec) -> LaunchSpec:
+    threads = default_threads(os.environ, spec.extra_env, used(spec.hosts, spec.np)[0].slots)
+    if threads is None:
+        return spec
+    print(f"lwccrun: OMP_NUM_THREADS={threads} for each rank (set it yourself to change that)", file=sys.stderr)
+    return replace(spec, extra_env={"OMP_NUM_THREADS": str(threads), **spec.extra_env})
 
 
 def _with_cost(spec: LaunchSpec) -> LaunchSpec:

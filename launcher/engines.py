@@ -6,6 +6,7 @@ import argparse
 from dataclasses import dataclass, field
 
 ENGINES = ("own", "mpi", "gloo")
+STARTERS = ("local", "ssh", "slurm")  # who starts the ranks
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,6 @@ MAPPED = (
     Mapped(("--log-level",), "LWCC_LOG_LEVEL", "LEVEL", _log_level, "TRACE, DEBUG, INFO, WARNING, ERROR or FATAL"),
 )
 
-_LOCAL_ONLY = "only local runs are built yet, so there is no ssh; leave it out"
 _NO_AUTOTUNE = "there is no autotuner; leave it out, or force a choice with --algorithm and --fusion-threshold-mb"
 _NO_ELASTIC = "elastic jobs are not built yet; give a fixed -np"
 _CHOSEN = "algorithms are chosen by cost; leave it out, or force one with --algorithm allreduce=NAME"
@@ -131,8 +130,6 @@ _LOG_FORM = "log lines have one form; leave it out (--log-level chooses which ar
 
 REFUSED = (
     Refused(("--max-restarts",), 1, _NO_ELASTIC),
-    Refused(("-p", "--ssh-port"), 1, _LOCAL_ONLY),
-    Refused(("-i", "--ssh-identity-file"), 1, _LOCAL_ONLY),
     Refused(("--config-file",), 1, "write the flags on the command line, or set LWCC_* variables"),
     Refused(("--disable-cache",), 0, "there are no cached checks before the start; leave it out"),
     Refused(("--cycle-time-ms",), 1, "there is no cycle: a tensor starts when every rank has it; leave it out"),

@@ -7,6 +7,7 @@ A host is ``name``, ``name:4`` or ``name slots=4``; names may hold ranges such a
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 MAX_HOSTS = 4096
@@ -155,3 +156,22 @@ def _unique(hosts: list[Host], text: str, where: str) -> tuple[Host, ...]:
         twice = next(name for i, name in enumerate(names) if name in names[:i])
         raise HostError(text, max(text.rfind(twice), 0), f"host {twice!r} is named twice", where)
     return tuple(hosts)
+
+
+def used(hosts: tuple[Host, ...], size: int) -> list[Host]:
+    """The hosts that size ranks fill in order, with the number of ranks on each."""
+    found = []
+    for host in hosts:
+        if size > 0:
+            found.append(Host(host.name, min(host.slots, size)))
+        size -= host.slots
+    return found
+
+
+def merge_local(hosts: tuple[Host, ...], is_local: Callable[[str], bool], own: str) -> tuple[Host, ...]:
+    """This machine's names (localhost, 127.0.0.1) are one host, called by its own name."""
+    slots: dict[str, int] = {}
+    for host in hosts:
+        name = own if is_local(host.name) else host.name
+        slots[name] = slots.get(name, 0) + host.slots
+    return tuple(Host(name, count) for name, count in slots.items())

@@ -7,7 +7,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from lwcc.launcher.args import LaunchSpec
-from lwcc.launcher.env import Meeting, cores, rank_environment, rank_variables, without_secret
+from lwcc.launcher.env import Meeting, cores, rank_environment, rank_variables, seats, without_secret
+from lwcc.launcher.hosts import used
 
 
 def version() -> str:
@@ -59,19 +60,20 @@ def _found(module: str) -> bool:
 
 def dry_run(spec: LaunchSpec, command: Sequence[str], meeting: Meeting, base: Mapping[str, str]) -> str:
     """Placement, command and what is added to each rank's environment; the secret is not shown."""
+    all_seats = seats(spec.hosts, spec.np)
+    hosts = ", ".join(f"{host.slots} on {host.name}" for host in used(spec.hosts, spec.np))
     lines = [
-        f"placement: {spec.np} rank(s) on {meeting.hostname} ({cores()} cores)",
+        f"placement: {spec.np} rank(s), {hosts}" + (f" by {spec.starter}" if spec.agents else f" ({cores()} cores)"),
         f"command:   {shlex.join(command)}",
         f"rendezvous {meeting.rendezvous} (a free port is chosen at the start)",
     ]
-    env = rank_environment(base, spec.extra_env, 0, spec.np, meeting)
-    own = rank_variables(0, spec.np, meeting)
+    env = rank_environment(base, spec.extra_env, all_seats[0], meeting)
+    own = rank_variables(all_seats[0], meeting)
     common = {name: env[name] for name in env if name not in own and env[name] != base.get(name)}
     common.update(spec.extra_env)
     lines.append("all ranks: " + _assignments(common))
-    for rank in range(spec.np):
-        variables = without_secret(rank_variables(rank, spec.np, meeting))
-        lines.append(f"rank {rank}:    " + _assignments(variables))
+    for seat in all_seats:
+        lines.append(f"rank {seat.rank}:    " + _assignments(without_secret(rank_variables(seat, meeting))))
     return "\n".join(lines) + "\n"
 
 

@@ -5,21 +5,22 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
-from lwcc.launcher.spawn import Rank, describe_status
+from lwcc.launcher.spawn import Rank
 
 MAX_LINES = 15
 _TAIL_LINES = 9
 _MAX_COLUMNS = 200
 
 
-def first_failure(failed: Rank, ranks: Sequence[Rank], hostname: str, log_dir: str | None) -> str:
+def first_failure(failed: Rank, ranks: Sequence[Rank], log_dir: str | None) -> str:
     """The report. failed: the first rank that failed; ranks: all, ended."""
     when = (failed.died or failed.born) - failed.born
-    how = describe_status(failed.status or 0)
-    lines = [f"lwccrun: rank {failed.rank} failed: {how} after {when:.1f} s (host {hostname}, pid {failed.pid})"]
+    lines = [
+        f"lwccrun: rank {failed.rank} failed: {failed.how} after {when:.1f} s (host {failed.host}, pid {failed.pid})"
+    ]
     tail = _interesting(failed.err.tail())
     lines += ["  " + line[:_MAX_COLUMNS] for line in tail] if tail else ["  (it wrote nothing to stderr)"]
-    if failed.status == -signal.SIGKILL and not failed.stopped_by_us:
+    if not failed.lost and failed.status == -signal.SIGKILL and not failed.stopped_by_us:
         lines.append("  hint: lwccrun did not send this SIGKILL. Out of memory? See `dmesg | grep -i oom`")
     others = _others(failed, ranks)
     if others:
@@ -29,7 +30,7 @@ def first_failure(failed: Rank, ranks: Sequence[Rank], hostname: str, log_dir: s
     return "\n".join(lines[:MAX_LINES]) + "\n"
 
 
-def missing_ranks(ranks: Sequence[Rank], started: set[int], limit: float, hostname: str) -> str:
+def missing_ranks(ranks: Sequence[Rank], started: set[int], limit: float) -> str:
     """The start time limit has passed: who has called init, and who has not."""
     missing = [r for r in ranks if r.rank not in started and r.died is None]
     lines = [f"lwccrun: {len(missing)} of {len(ranks)} ranks did not call lwcc.init within {limit:g} s:"]
@@ -37,7 +38,7 @@ def missing_ranks(ranks: Sequence[Rank], started: set[int], limit: float, hostna
     for rank in shown:
         last = next((line for line in reversed(rank.err.tail()) if line.strip()), "")
         note = f", last on stderr: {last[:100]}" if last else ""
-        lines.append(f"  rank {rank.rank} (host {hostname}, pid {rank.pid}){note}")
+        lines.append(f"  rank {rank.rank} (host {rank.host}, pid {rank.pid}){note}")
     if len(shown) < len(missing):
         lines.append(f"  and {len(missing) - len(shown)} more")
     return "\n".join(lines) + "\n"

@@ -11,7 +11,8 @@ from typing import Any, BinaryIO
 from lwcc.launcher import info
 from lwcc.launcher.args import LaunchSpec
 from lwcc.launcher.env import without_secret
-from lwcc.launcher.spawn import Rank, describe_status
+from lwcc.launcher.hosts import used
+from lwcc.launcher.spawn import Rank
 
 _SHOWN_PREFIXES = ("LWCC_", "OMP_", "MKL_", "CUDA_VISIBLE", "MASTER_", "PYTHON")
 
@@ -19,7 +20,7 @@ _SHOWN_PREFIXES = ("LWCC_", "OMP_", "MKL_", "CUDA_VISIBLE", "MASTER_", "PYTHON")
 class RunLog:
     """A run directory; with directory None every method does nothing. Raises OSError if it cannot be written."""
 
-    def __init__(self, spec: LaunchSpec, job_id: str, hostname: str) -> None:
+    def __init__(self, spec: LaunchSpec, job_id: str) -> None:
         self._directory = spec.log_dir
         self._spec = spec
         self._record: dict[str, Any] = {
@@ -31,7 +32,7 @@ class RunLog:
             "command": list(spec.command),
             "module": spec.module,
             "cwd": os.getcwd(),
-            "hosts": [{"name": hostname, "ranks": spec.np}],
+            "hosts": [{"name": host.name, "ranks": host.slots} for host in used(spec.hosts, spec.np)],
             "started": _now(),
             "ended": None,
             "exit_code": None,
@@ -68,7 +69,8 @@ class RunLog:
             {
                 "rank": r.rank,
                 "pid": r.pid,
-                "exit": describe_status(r.status) if r.status is not None else None,
+                "host": r.host,
+                "exit": r.how if r.status is not None else None,
                 "status": r.status,
                 "seconds": round(r.died - r.born, 3) if r.died is not None else None,
                 "stopped_by_lwccrun": r.stopped_by_us,

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 from lwcc.launcher.output import Stream
 
+LINGER_S = 1.0  # what a rank left behind in its group may finish (resource trackers do) before SIGKILL
+DRAIN_S = 0.5  # then its pipes are closed even if someone outside the group holds them
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -29,23 +31,58 @@ class Rank:
     """A started rank. Its process group's number is its pid, fixed at start. Times: time.monotonic()."""
 
     rank: int
-    process: subprocess.Popen[bytes]
-    streams: dict[int, Stream]  # by file descriptor: stdout, stderr
+    host: str
+    pid: int
+    streams: tuple[Stream, Stream]  # stdout, stderr
     born: float = field(default_factory=time.monotonic)
     died: float | None = None
     status: int | None = None  # exit code; -N: died by signal N
+    lost: str = ""  # why nothing is known of its end
     stopped_by_us: bool = False  # got SIGTERM or SIGKILL from the launcher
     group_gone: bool = False
 
     @property
-    def pid(self) -> int:
-        """Process id of the rank, and id of its process group."""
-        return self.process.pid
-
-    @property
     def err(self) -> Stream:
         """The stream of its stderr."""
-        return list(self.streams.values())[1]
+        return self.streams[1]
+
+    @property
+    def how(self) -> str:
+        """How it ended, in words."""
+        return self.lost or describe_status(self.status or 0)
+
+    def signal_group(self, signum: int) -> None:
+        """Send signum to the rank's process group, if there is one left."""
+        raise NotImplementedError
+
+    def signal(self, signum: int) -> None:
+        """Send signum to the rank's own process."""
+        raise NotImplementedError
+
+    def reap(self) -> bool:
+        """Note the rank's end. True once: when it has just ended."""
+        raise NotImplementedError
+
+    def group_alive(self) -> bool:
+        """Is anything left of the rank's process group?"""
+        return not self.group_gone
+
+    def open_pipes(self) -> dict[int, Stream]:
+        """The pipes that are read here, by file descriptor."""
+        return {}
+
+    def close(self) -> None:
+        """End whatever is left."""
+
+
+class LocalRank(Rank):
+    """A rank on this machine, a child of this process."""
+
+    def __init__(self, rank: int, host: str, process: subprocess.Popen[bytes], streams: tuple[Stream, Stream]) -> None:
+        super().__init__(rank, host, process.pid, streams)
+        self._process = process
+        self._pipes = [pipe for pipe in (process.stdout, process.stderr) if pipe is not None]
+        self._by_fd = {pipe.fileno(): stream for pipe, stream in zip(self._pipes, streams)}
 
     def signal_group(self, signum: int) -> None:
         """Send signum to the rank's process group, if there is one left."""
@@ -54,11 +91,15 @@ class Rank:
         except (ProcessLookupError, PermissionError):
             self.group_gone = self.died is not None
 
+    def signal(self, signum: int) -> None:
+        """Send signum to the rank's own process."""
+        os.kill(self.pid, signum)
+
     def reap(self) -> bool:
         """Note the rank's end. True once: when it has just ended."""
-        if self.died is not None or self.process.poll() is None:
+        if self.died is not None or self._process.poll() is None:
             return False
-        self.status = self.process.returncode
+        self.status = self._process.returncode
         self.died = time.monotonic()
         return True
 
@@ -67,6 +108,19 @@ class Rank:
         if not self.group_gone:
             self.signal_group(0)
         return not self.group_gone
+
+    def open_pipes(self) -> dict[int, Stream]:
+        """Both pipes; the caller knows which it still reads."""
+        return self._by_fd
+
+    def close(self) -> None:
+        """Kill what is left, reap the process, close the pipes."""
+        if not self.group_gone:
+            self.signal_group(signal.SIGKILL)
+        if self.died is None:
+            self._process.wait()
+        for pipe in self._pipes:
+            pipe.close()
 
 
 def describe_status(status: int) -> str:
@@ -103,11 +157,15 @@ def build_command(command: Sequence[str], module: bool) -> list[str]:
     return list(command)
 
 
+def with_shim(command: Sequence[str]) -> list[str]:
+    """The command, so that the kernel kills it when this process dies."""
+    return [sys.executable, "-I", "-S", os.path.join(_HERE, "shim.py"), str(os.getpid()), *command]
+
+
 def start_process(command: Sequence[str], env: Mapping[str, str], *, with_stdin: bool) -> subprocess.Popen[bytes]:
     """Start one rank's process; its output pipes do not block. Raises OSError when resources are out."""
-    shim = [sys.executable, "-I", "-S", os.path.join(_HERE, "shim.py"), str(os.getpid())]
     process = subprocess.Popen(
-        [*shim, *command],
+        with_shim(command),
         env=dict(env),
         stdin=None if with_stdin else subprocess.DEVNULL,
         stdout=subprocess.PIPE,

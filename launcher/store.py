@@ -98,7 +98,8 @@ def _check_value(key: str, value: bytes) -> bytes:
 class StoreServer:
     """The store itself. Listens at once; serves until close(). All methods may be called from any thread.
 
-    secret: 32 bytes. Raises OSError if the address cannot be bound, ValueError for a secret of another length.
+    host: an address or a name; "*": all addresses of this machine, IPv4 and IPv6. secret: 32 bytes. Raises OSError if
+    the address cannot be bound, ValueError for a secret of another length.
     """
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, secret: bytes = b"") -> None:
@@ -110,7 +111,12 @@ class StoreServer:
         self._connections: set[socket.socket] = set()
         self._strangers: collections.deque[socket.socket] = collections.deque()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.create_server((host, port), family=family, backlog=512)
+        if host != "*":
+            self._listener = socket.create_server((host, port), family=family, backlog=4096)
+        elif socket.has_dualstack_ipv6():
+            self._listener = socket.create_server(("", port), family=socket.AF_INET6, backlog=4096, dualstack_ipv6=True)
+        else:
+            self._listener = socket.create_server(("", port), backlog=4096)
         self.host: str = host
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept_loop, name="lwcc-store", daemon=True).start()
@@ -296,6 +302,13 @@ class StoreClient:
     def add(self, key: str, n: int) -> int:
         """Add n to the number stored under key (absent: 0), atomically; returns the sum. ValueError if no number."""
         return int(self._call(_ADD, _pack_key(key) + struct.pack("!q", n)) or b"0")
+
+    def own_address(self) -> str:
+        """This machine's address on the way to the server."""
+        sock = self._take()
+        address: str = sock.getsockname()[0]
+        self._give_back(sock)
+        return address[7:] if address.startswith("::ffff:") else address
 
     def close(self) -> None:
         """Close idle connections; a call in progress ends normally, later ones raise ConnectionError."""

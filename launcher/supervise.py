@@ -11,37 +11,45 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from lwcc.launcher import report
 from lwcc.launcher.args import LaunchSpec
-from lwcc.launcher.env import Meeting, rank_environment
+from lwcc.launcher.env import Meeting, Seat, rank_environment, rank_variables, seats, travelling
+from lwcc.launcher.fleet import Fleet
 from lwcc.launcher.output import Screen, Stream
+from lwcc.launcher.remote import Agent, RemoteRank
 from lwcc.launcher.runlog import RunLog
-from lwcc.launcher.spawn import Rank, Watchdog, describe_status, exit_code, start_process
+from lwcc.launcher.spawn import DRAIN_S, LINGER_S, LocalRank, Rank, Watchdog, exit_code, start_process
 from lwcc.launcher.store import StoreServer
 
 SETTLE_S = 2.0  # survivors that use LWCC may report the lost rank themselves before they get SIGTERM
-LINGER_S = 1.0  # what a rank left behind in its group may finish (resource trackers do) before SIGKILL
-DRAIN_S = 0.5  # then its pipes are closed even if someone outside the group holds them
 _READ_NBYTES = 1 << 18
 _FORWARDED_TO_RANKS = (signal.SIGUSR1, signal.SIGUSR2)  # not to data loader workers, which these would kill
 _ENDING = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 _HANDLED = (*_ENDING, *_FORWARDED_TO_RANKS, signal.SIGTSTP, signal.SIGCONT, signal.SIGCHLD)
 
 
+class Meet(NamedTuple):
+    """What the ranks meet through: the store, and the agents on other hosts, if there are any."""
+
+    store: StoreServer
+    fleet: Fleet | None = None
+
+
 class Supervisor:
     """One run of one job. run() returns lwccrun's exit code."""
 
-    def __init__(self, spec: LaunchSpec, command: Sequence[str], meeting: Meeting, store: StoreServer) -> None:
+    def __init__(self, spec: LaunchSpec, command: Sequence[str], meeting: Meeting, meet: Meet) -> None:
         self._spec = spec
         self._command = command
         self._meeting = meeting
-        self._store = store
+        self._store, self._fleet = meet
         self._screen = Screen()
         self._selector = selectors.DefaultSelector()
         self._ranks: list[Rank] = []
+        self._lines: list[Agent] = []  # to the other hosts
         self._watchdog: Watchdog | None = None
         self._began = time.monotonic()
         self._failed: Rank | None = None  # the first failure
@@ -75,40 +83,61 @@ class Supervisor:
         return code
 
     def _start_ranks(self, log: RunLog, base_env: dict[str, str]) -> None:
-        size, extra = self._spec.np, self._spec.extra_env
-        width = len(str(size - 1))
-        for rank in range(size):
-            env = rank_environment(base_env, extra, rank, size, self._meeting)
-            if rank == 0:
-                log.started(env)
-            files = log.open(rank)
-            command = [*self._spec.prefixes[rank], *self._command] if self._spec.prefixes else self._command
-            process = start_process(command, env, with_stdin=rank == 0)
-            if self._watchdog is not None:
-                self._watchdog.watch(process.pid)
-            streams: dict[int, Stream] = {}
-            for which, pipe in enumerate((process.stdout, process.stderr)):
-                tag = self._screen.tag(which, rank, width) if self._spec.tag else None
-                shown = self._spec.only_rank in (None, rank)
-                stream = Stream(self._screen, which, tag, shown=shown, live=rank == (self._spec.only_rank or 0))
-                stream.log = files[which]
-                if pipe is not None:
-                    streams[pipe.fileno()] = stream
-            self._ranks.append(Rank(rank, process, streams))
-            for fd, stream in streams.items():
-                self._selector.register(fd, selectors.EVENT_READ, stream)
-            if self._spec.verbose:
-                self._say(f"lwccrun: rank {rank} is pid {process.pid}\n")
+        agents = self._fleet.agents if self._fleet is not None else {}
+        remote: dict[str, list[tuple[RemoteRank, dict[str, str]]]] = {host: [] for host in agents}
+        for seat in seats(self._spec.hosts, self._spec.np):
+            streams = self._make_streams(seat.rank, log)
+            if seat.rank == 0:
+                log.started(rank_environment(base_env, self._spec.extra_env, seat, self._meeting))
+            if seat.host in agents:
+                rank = RemoteRank(seat.rank, agents[seat.host], streams)
+                remote[seat.host].append((rank, rank_variables(seat, self._meeting)))
+                self._ranks.append(rank)
+            else:
+                self._ranks.append(self._start_here(seat, base_env, streams))
+        common = {**travelling(base_env), **self._spec.extra_env}
+        for host, agent in agents.items():
+            self._selector.register(agent.fd, selectors.EVENT_READ, agent)
+            self._lines.append(agent)
+            agent.start(self._command, common, remote[host])
+
+    def _make_streams(self, rank: int, log: RunLog) -> tuple[Stream, Stream]:
+        files, width = log.open(rank), len(str(self._spec.np - 1))
+        streams = []
+        for which in (0, 1):
+            tag = self._screen.tag(which, rank, width) if self._spec.tag else None
+            shown = self._spec.only_rank in (None, rank)
+            stream = Stream(self._screen, which, tag, shown=shown, live=rank == (self._spec.only_rank or 0))
+            stream.log = files[which]
+            streams.append(stream)
+        return streams[0], streams[1]
+
+    def _start_here(self, seat: Seat, base_env: dict[str, str], streams: tuple[Stream, Stream]) -> Rank:
+        env = rank_environment(base_env, self._spec.extra_env, seat, self._meeting)
+        prefix = self._spec.prefixes[seat.rank] if self._spec.prefixes else ()
+        process = start_process([*prefix, *self._command], env, with_stdin=seat.rank == 0)
+        if self._watchdog is not None:
+            self._watchdog.watch(process.pid)
+        rank = LocalRank(seat.rank, seat.host, process, streams)
+        for fd, stream in rank.open_pipes().items():
+            self._selector.register(fd, selectors.EVENT_READ, stream)
+        if self._spec.verbose:
+            self._say(f"lwccrun: rank {seat.rank} is pid {process.pid}\n")
+        return rank
 
     def _busy(self) -> bool:
-        return len(self._selector.get_map()) > 1 or any(r.died is None or r.group_alive() for r in self._ranks)
+        pipes = len(self._selector.get_map()) - 1 - len(self._lines)
+        return pipes > 0 or any(r.died is None or r.group_alive() for r in self._ranks)
 
     def _turn(self) -> None:
         for key, _ in self._selector.select(self._patience()):
             if key.data is None:
                 self._take_wakeups(key.fileobj)
+            elif isinstance(key.data, Agent):
+                self._guarded(key.data.take)
             else:
                 self._guarded_read(key.fd, key.data)
+        self._check_lines()
         ended = [r for r in self._ranks if r.reap()]
         if ended:
             self._note_ends(ended)
@@ -125,20 +154,32 @@ class Supervisor:
             due += [self._began + limit for limit in limits if limit is not None]
         if any(r.died is not None and (r.group_alive() or self._open_fds(r)) for r in self._ranks):
             due.append(now + 0.02)  # nothing tells us when a group empties: look again
+        due += [now + line.silence_s / 4 for line in self._lines]
         return max(min(due) - now, 0.0) if due else None
 
     def _open_fds(self, rank: Rank) -> list[int]:
         open_fds = self._selector.get_map()
-        return [fd for fd in rank.streams if fd in open_fds]
+        return [fd for fd in rank.open_pipes() if fd in open_fds]
 
     # ---- output ----
 
     def _guarded_read(self, fd: int, stream: Stream) -> None:
+        self._guarded(lambda: self._read(fd, stream))
+
+    def _guarded(self, read: Callable[[], object]) -> None:
         try:
-            self._read(fd, stream)
+            read()
         except BrokenPipeError:  # nobody reads our output any more, as in `lwccrun ... | head`
             self._screen.fds = (os.open(os.devnull, os.O_WRONLY),) * 2
             self._end_with(128 + signal.SIGPIPE, signal.SIGTERM)
+
+    def _check_lines(self) -> None:
+        """Keep the lines to the other hosts alive, and let go those that have ended."""
+        for line in list(self._lines):
+            line.check()
+            if line.ended:
+                self._selector.unregister(line.fd)
+                self._lines.remove(line)
 
     def _read(self, fd: int, stream: Stream) -> None:
         try:
@@ -173,7 +214,7 @@ class Supervisor:
             self._take_ending_signal(signum)
         elif signum in _FORWARDED_TO_RANKS:
             for rank in self._alive():
-                os.kill(rank.pid, signum)
+                rank.signal(signum)
         elif signum == signal.SIGTSTP:
             self._pause()
         elif signum == signal.SIGCONT:
@@ -191,7 +232,11 @@ class Supervisor:
         """Stop the ranks and ourselves. SIGSTOP, as the kernel ignores SIGTSTP for sessions without a terminal."""
         stopped = time.monotonic()
         self._signal_groups(signal.SIGSTOP)
+        for line in self._lines:
+            line.say({"op": "pause"})
         os.kill(os.getpid(), signal.SIGSTOP)  # returns after SIGCONT
+        for line in self._lines:
+            line.heard = time.monotonic()
         self._signal_groups(signal.SIGCONT)
         pause = time.monotonic() - stopped
         self._began += pause
@@ -208,9 +253,9 @@ class Supervisor:
 
     def _note_ends(self, ended: list[Rank]) -> None:
         for rank in ended:
-            self._store.set(f"exit/{rank.rank}", describe_status(rank.status or 0).encode())
+            self._store.set(f"exit/{rank.rank}", rank.how.encode())
             if self._spec.verbose:
-                self._say(f"lwccrun: rank {rank.rank} ended: {describe_status(rank.status or 0)}\n")
+                self._say(f"lwccrun: rank {rank.rank} ended: {rank.how}\n")
         failed = sorted((r for r in ended if r.status != 0), key=_blame)
         if not failed or self._code is not None:
             return
@@ -248,8 +293,8 @@ class Supervisor:
         """After a rank's end: give what it left behind a moment, then kill its group and close its pipes."""
         now = time.monotonic()
         for rank in self._ranks:
-            if rank.died is None or (rank.group_gone and not self._open_fds(rank)):
-                continue
+            if rank.died is None or (rank.group_gone and not self._open_fds(rank)) or isinstance(rank, RemoteRank):
+                continue  # an agent tidies up itself
             if not rank.group_gone and not rank.group_alive() and self._watchdog is not None:
                 self._watchdog.forget(rank.pid)
             if now >= rank.died + LINGER_S:
@@ -260,10 +305,11 @@ class Supervisor:
 
     def _close_pipes(self, rank: Rank) -> None:
         for fd in self._open_fds(rank):
-            self._guarded_read(fd, rank.streams[fd])
+            stream = rank.open_pipes()[fd]
+            self._guarded_read(fd, stream)
             if fd in self._selector.get_map():
                 self._selector.unregister(fd)
-                rank.streams[fd].finish()
+                stream.finish()
 
     def _check_limits(self) -> None:
         if self._code is not None:
@@ -278,8 +324,7 @@ class Supervisor:
             keys = self._store.prefix("started/")
             started = {r.rank for r in self._ranks if f"started/{r.rank}" in keys}
             if any(r.rank not in started for r in self._alive()):
-                limit, host = self._spec.start_timeout, self._meeting.hostname
-                self._text = report.missing_ranks(self._ranks, started, limit, host)
+                self._text = report.missing_ranks(self._ranks, started, self._spec.start_timeout)
                 self._end_with(124, signal.SIGTERM)
 
     def _find_cause(self) -> None:
@@ -295,7 +340,7 @@ class Supervisor:
         self._find_cause()
         code = self._code or 0
         if self._failed is not None:
-            self._text = report.first_failure(self._failed, self._ranks, self._meeting.hostname, self._spec.log_dir)
+            self._text = report.first_failure(self._failed, self._ranks, self._spec.log_dir)
             if self._spec.engine == "mpi":  # our one process is the launcher of the MPI
                 self._text = self._text.replace("rank 0 failed", "the MPI's launcher failed", 1)
         if self._text:
@@ -305,13 +350,7 @@ class Supervisor:
 
     def _kill_everything(self) -> None:
         for rank in self._ranks:
-            if not rank.group_gone:
-                rank.signal_group(signal.SIGKILL)
-            if rank.died is None:
-                rank.process.wait()
-            for pipe in (rank.process.stdout, rank.process.stderr):
-                if pipe is not None:
-                    pipe.close()
+            rank.close()
         if self._watchdog is not None:
             self._watchdog.end()
 

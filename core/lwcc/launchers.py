@@ -78,7 +78,7 @@ def _has_started(env: Mapping[str, str], row: _Launcher) -> bool:
 
 
 def _check_agreement(env: Mapping[str, str], found: list[_Launcher]) -> None:
-    """One launcher inside another is well; jobs of one in the processes of a larger one, or stale variables, are not."""
+    """A launcher inside another is well; jobs of one in the processes of a larger one, or stale variables, are not."""
     first, told = found[0], _numbers(env, found[0])
     for other in found[1:]:
         if other.rank == first.rank or other.size not in env:

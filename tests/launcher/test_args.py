@@ -7,10 +7,15 @@ from pathlib import Path
 import pytest
 
 from lwcc.launcher.args import LaunchSpec, build_parser, parse
-from lwcc.launcher.env import Meeting, rank_environment, without_secret
+from lwcc.launcher.env import Meeting, Seat, rank_environment, seats, without_secret
 from lwcc.launcher.flags import MAPPED, REFUSED
+from lwcc.launcher.hosts import Host
 
-MEETING = Meeting("127.0.0.1:9", "ab" * 32, "127.0.0.1", 7, "job", "me")
+MEETING = Meeting("127.0.0.1:9", "ab" * 32, "127.0.0.1", 7, "job")
+
+
+def _seat(rank: int, size: int) -> Seat:
+    return seats((Host("me", size),), size)[rank]
 
 
 def _refusal(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
@@ -52,7 +57,7 @@ def test_a_module_takes_the_rest_of_the_line() -> None:
 def test_a_flag_becomes_a_variable_of_every_rank(flags: str, variable: str, value: str) -> None:
     spec = parse(["-np", "2", *flags.split(), "train.py"])
     assert spec.extra_env[variable] == value
-    assert rank_environment({variable: "old"}, spec.extra_env, 1, 2, MEETING)[variable] == value
+    assert rank_environment({variable: "old"}, spec.extra_env, _seat(1, 2), MEETING)[variable] == value
     assert spec.command == ("train.py",)
 
 
@@ -71,8 +76,11 @@ def test_a_flag_without_meaning_is_refused_by_name(capsys: pytest.CaptureFixture
         ("-np two x.py", "not a number of ranks"),
         ("-np 2 --epochs 3 x.py", "--epochs"),
         ("-np 2 -m", "-m needs a module"),
-        ("-np 2 -H a:1,b:1 x.py", "a, b is not this machine"),
-        ("-np 4 -H localhost:2 x.py", "have 2"),
+        ("-np 2 --engine local -H a:1,b:1 x.py", "a, b is not this machine"),
+        ("-np 2 --engine ssh x.py", "on which hosts?"),
+        ("-np 2 --engine slurm x.py", "no job of Slurm's"),
+        ("-np 2 --net 1gbit -H a,b x.py", "leave out the hosts"),
+        ("-np 4 -H localhost:2 x.py", "have 2 (write localhost:4)"),
         ("-np 2 -H localhost:: x.py", "^"),
         ("-np 2 --hostfile /nonexistent x.py", "No such file"),
         ("-np 2 -x 1A=2 x.py", "not a variable's name"),
@@ -129,7 +137,7 @@ def test_help_shows_every_mapped_flag_and_no_refused_one() -> None:
 
 
 def test_every_launchers_variables_agree() -> None:
-    env = rank_environment({"TORCHELASTIC_RUN_ID": "x", "HOME": "/h", "RANK": "9"}, {"A": "1"}, 1, 4, MEETING)
+    env = rank_environment({"TORCHELASTIC_RUN_ID": "x", "HOME": "/h", "RANK": "9"}, {"A": "1"}, _seat(1, 4), MEETING)
     assert env["LWCC_RANK"] == env["RANK"] == env["LOCAL_RANK"] == env["HOROVOD_LOCAL_RANK"] == "1"
     assert env["LWCC_SIZE"] == env["WORLD_SIZE"] == env["LOCAL_WORLD_SIZE"] == env["HOROVOD_SIZE"] == "4"
     assert (env["HOROVOD_CROSS_RANK"], env["HOROVOD_CROSS_SIZE"]) == ("0", "1")
@@ -139,6 +147,6 @@ def test_every_launchers_variables_agree() -> None:
 
 
 def test_thread_counts_are_set_only_if_the_user_has_not() -> None:
-    assert int(rank_environment({}, {}, 0, 1000, MEETING)["OMP_NUM_THREADS"]) == 1
-    assert rank_environment({"OMP_NUM_THREADS": "5"}, {}, 0, 2, MEETING)["OMP_NUM_THREADS"] == "5"
-    assert rank_environment({}, {"OMP_NUM_THREADS": "6"}, 0, 2, MEETING)["OMP_NUM_THREADS"] == "6"
+    assert int(rank_environment({}, {}, _seat(0, 1000), MEETING)["OMP_NUM_THREADS"]) == 1
+    assert rank_environment({"OMP_NUM_THREADS": "5"}, {}, _seat(0, 2), MEETING)["OMP_NUM_THREADS"] == "5"
+    assert rank_environment({}, {"OMP_NUM_THREADS": "6"}, _seat(0, 2), MEETING)["OMP_NUM_THREADS"] == "6"
