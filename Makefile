@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CORE := $(shell find core launcher lwcc_torch lwcc_tf setup.py pyproject.toml -type f ! -name '*.pyc' 2>/dev/null)
 C_FILES = $(shell git ls-files '*.c' '*.h')
 
-.PHONY: demo test check lint fmt chaos fuzz bench clean test-tf-matrix
+.PHONY: demo test check lint fmt chaos fuzz bench clean test-tf-matrix test-engines
 
 demo: $(VENV)/.examples
 	$(BIN)/lwccrun -np $(NP) examples/pytorch_mnist.py
@@ -41,6 +41,10 @@ fuzz: $(VENV)/.test
 # the whole evaluation, under 30 minutes: build/bench/report.html
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/evaluate.py
+
+# hosts with ssh in namespaces, a Slurm cluster, MPI launchers, torchrun; root installs what is missing by apt-get
+test-engines: $(VENV)/.test
+	$(BIN)/python -m pytest -q -m engines --durations=5 tests
 
 # one wheel, so one file of ops, in the oldest and the newest TensorFlow that it is made for
 test-tf-matrix:

@@ -101,6 +101,24 @@ def ranks(run_ranks: Callable[..., Finished]) -> Callable[[int], Callable[..., F
     return fixed
 
 
+@pytest.fixture
+def finish(tmp_path: Path) -> Callable[..., Finished]:
+    """finish(command, code=0, timeout=120, **env): run any command to its end. Asserts the code (None: not 0)."""
+
+    def run(command: list[str], code: Optional[int] = 0, timeout: float = 120, **env: str) -> Finished:
+        done = run_group(command, {**os.environ, "OMP_NUM_THREADS": "1", **env}, timeout, tmp_path)
+        assert done.code == code or (code is None and done.code != 0), done.tail()
+        return done
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def digits() -> list[str]:
+    """A training that ends with 0 if it reaches its target: a script with arguments."""
+    return [str(ROOT / "examples" / "pytorch_digits.py"), "--epochs", "10"]
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The repository."""

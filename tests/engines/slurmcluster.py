@@ -66,7 +66,8 @@ def wait_until_idle(folder: Path, nodes: int, seconds: float) -> None:
     env = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
     shown = ""
     while time.monotonic() < deadline:
-        done = subprocess.run(["sinfo", "-h", "-N", "-o", "%N %t"], env=env, capture_output=True, text=True, check=False)
+        command = ["sinfo", "-h", "-N", "-o", "%N %t"]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         shown = done.stdout + done.stderr
         if done.stdout.split().count("idle") == nodes:
             return

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -127,3 +128,17 @@ def test_a_rank_that_never_comes_is_named(tmp_path: Path) -> None:
         assert code == 1
         assert "missing: rank 1 of 3" in err or "waiting for rank 1 of 3" in err, err
     assert any("missing: rank 1 of 3" in err for _, _, err in ended), ended
+
+
+@pytest.mark.engines
+def test_torchrun_trains_and_ends_when_a_rank_is_killed(finish: Any, digits: list[str], tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    done = finish([*torchrun, *digits])
+    assert "on 2 ranks" in done.out and "reached" in done.out
+    script = tmp_path / "die.py"
+    script.write_text(
+        "import os, sys, lwcc\nlwcc.init()\nif lwcc.rank() == 1:\n    os.kill(os.getpid(), 9)\n"
+        "try:\n    lwcc.barrier()\nexcept lwcc.PeerLost as error:\n    os.write(1, f'survivor: {error}\\n'.encode())\n"
+    )
+    done = finish([*torchrun, str(script)], code=None)
+    assert "rank      : 1 (local_rank: 1)" in done.err and "Signal 9" in done.err
