@@ -233,6 +233,8 @@ def parse(argv: Sequence[str]) -> LaunchSpec:
     if not ns.check_build:
         _check_required(parser, ns, command)
     hosts, starter = _find_hosts(parser, ns)
+    if not (ns.np or hosts or ns.check_build):
+        parser.error("how many ranks? Give -np N")
     size = ns.np or (sum(host.slots for host in hosts) if hosts else 1)
     if ns.only_rank is not None and not 0 <= ns.only_rank < size:
         parser.error(f"--only-rank {ns.only_rank}: the ranks are 0 to {size - 1}")
@@ -268,8 +270,6 @@ def parse(argv: Sequence[str]) -> LaunchSpec:
 def _check_required(parser: argparse.ArgumentParser, ns: Any, command: Sequence[str]) -> None:
     if command and command[0].startswith("-") and ns.module is None:
         parser.error(f"unknown option {command[0]} (options of the program go after its name; see lwccrun --help)")
-    if ns.np is None and (ns.starter == "local" or not slurm.allocation(os.environ)):
-        parser.error("how many ranks? Give -np N")
     if ns.baseline and ns.engine != "own":
         parser.error("give --baseline or --engine, not both: the baseline runs on LWCC's own engine too")
     if not ns.baseline and (ns.repeat != 1 or ns.mpi_best):

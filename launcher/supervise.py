@@ -24,7 +24,8 @@ from lwcc.launcher.runlog import RunLog
 from lwcc.launcher.spawn import DRAIN_S, LINGER_S, LocalRank, Rank, Watchdog, exit_code, start_process
 from lwcc.launcher.store import StoreServer
 
-SETTLE_S = 2.0  # survivors that use LWCC may report the lost rank themselves before they get SIGTERM
+SETTLE_S = 2.0  # survivors that use LWCC may report the lost rank themselves before they get SIGTERM; a lost host's
+# ranks may live until their agent misses us, so that their peers take as much longer to know
 _READ_NBYTES = 1 << 18
 _FORWARDED_TO_RANKS = (signal.SIGUSR1, signal.SIGUSR2)  # not to data loader workers, which these would kill
 _ENDING = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
@@ -262,7 +263,8 @@ class Supervisor:
         self._failed = failed[0]
         self._code = exit_code(failed[0].status or 0)
         uses_lwcc = any(self._store.try_get(f"started/{r.rank}") is not None for r in self._alive())
-        self._plan_end(time.monotonic() + (SETTLE_S if uses_lwcc else 0.0))
+        settle = SETTLE_S + (max((line.silence_s for line in self._lines), default=0.0) if self._failed.lost else 0.0)
+        self._plan_end(time.monotonic() + (settle if uses_lwcc else 0.0))
 
     def _end_with(self, code: int, first: signal.Signals) -> None:
         """End the job because of something outside the ranks; the first such reason decides the code."""

@@ -57,7 +57,7 @@ def test_a_killed_slurmd_is_reported_with_host_and_rank(
     thread.start()
     # without --no-kill Slurm kills the others too, at once
     command = ["salloc", "--no-kill", "-N", "4", "--ntasks-per-node=1", *LWCCRUN, forever]
-    done = finish(command, code=1, timeout=150, READY=str(ready), **cluster.env)
+    done = finish(command, code=1, timeout=150, READY=str(ready), LWCC_PEER_TIMEOUT="5", **cluster.env)
     thread.join(10)
     assert re.search(r"lwccrun: rank 3 failed: lost with its host n4: .*Node failure", done.err), done.tail()
     for rank in range(3):
