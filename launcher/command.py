@@ -15,9 +15,11 @@ from lwcc.launcher.env import Meeting, default_threads
 from lwcc.launcher.fleet import Fleet, peer_timeout
 from lwcc.launcher.hosts import used
 from lwcc.launcher.net import HUB, Network
+from lwcc.launcher.nics import want_descriptors
 from lwcc.launcher.runlog import RunLog
+from lwcc.launcher.server import StoreServer
 from lwcc.launcher.spawn import CannotRun, build_command
-from lwcc.launcher.store import SECRET_NBYTES, StoreServer
+from lwcc.launcher.store import SECRET_NBYTES
 from lwcc.launcher.supervise import Meet, Supervisor
 
 _HOST = "127.0.0.1"
@@ -75,7 +77,8 @@ def run_job(spec: LaunchSpec, command: Sequence[str], network: Network | None = 
     """Run the ranks on the engine that spec names; return the exit code. Raises CannotRun."""
     secret = os.urandom(SECRET_NBYTES)
     host = "*" if spec.agents else HUB if network is not None else _HOST
-    store = StoreServer(host, 0, secret)
+    want_descriptors(spec.np)
+    store = StoreServer(host, 0, secret, on_stranger=lambda text: print(f"lwccrun: {text}", file=sys.stderr))
     fleet = None
     try:
         if spec.agents:

@@ -13,8 +13,8 @@ from lwcc.launcher import info
 from lwcc.launcher.args import LaunchSpec
 from lwcc.launcher.nics import Nic, addresses
 from lwcc.launcher.remote import Agent, srun_command, ssh_command
+from lwcc.launcher.server import StoreServer
 from lwcc.launcher.spawn import CannotRun
-from lwcc.launcher.store import StoreServer
 
 PREFLIGHT_S = 60.0
 _UNREACHABLE = 3  # lwccrun's exit code if a host is not fit

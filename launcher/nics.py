@@ -1,10 +1,11 @@
-"""The addresses of this machine, in the order in which others are likely to reach them. Asks the kernel only."""
+"""This machine's network: its addresses, the ones that others likely reach first; listening; limits."""
 
 from __future__ import annotations
 
 import fcntl
 import ipaddress
 import re
+import resource
 import socket
 import struct
 from typing import NamedTuple
@@ -66,3 +67,22 @@ def _ipv6() -> list[Nic]:
     return [
         Nic(row[5], str(ipaddress.IPv6Address(int(row[0], 16)))) for row in rows if len(row) == 6 and row[3] == "00"
     ]
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; host "*" means all addresses, IPv4 and IPv6. Raises OSError."""
+    if host != "*":
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=4096)
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, backlog=4096, dualstack_ipv6=True)
+    return socket.create_server(("", port), backlog=4096)
+
+
+def want_descriptors(peers: int) -> None:
+    """Raise this process's limit, so that so many can connect: the one that shells set is often lower than need be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 256 + 4 * peers
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -21,8 +21,8 @@ from lwcc.launcher.fleet import Fleet
 from lwcc.launcher.output import Screen, Stream
 from lwcc.launcher.remote import Agent, RemoteRank
 from lwcc.launcher.runlog import RunLog
+from lwcc.launcher.server import StoreServer
 from lwcc.launcher.spawn import DRAIN_S, LINGER_S, LocalRank, Rank, Watchdog, exit_code, start_process
-from lwcc.launcher.store import StoreServer
 
 SETTLE_S = 2.0  # survivors that use LWCC may report the lost rank themselves before they get SIGTERM; a lost host's
 # ranks may live until their agent misses us, so that their peers take as much longer to know

@@ -68,17 +68,22 @@ def _node_address(node: str) -> str:
 def _serve(place: Place) -> str:
     """Serve the rendezvous on this rank; return what the others must know: addresses and secret."""
     from lwcc.launcher.nics import addresses
-    from lwcc.launcher.store import StoreServer
+    from lwcc.launcher.server import StoreServer
 
     secret = secrets.token_bytes(32)
     try:
-        server = StoreServer(place.listen, 0, secret)
+        server = StoreServer(place.listen, 0, secret, on_stranger=tell_of_stranger)
     except OSError as error:
         raise SystemFailure(f"lwcc: rank 0 cannot serve the rendezvous on {place.listen}: {error}") from error
     _servers.append(server)
     hosts = [place.listen] if place.listen != "0.0.0.0" else [nic.address for nic in addresses()] or ["127.0.0.1"]
     told = [f"{host}:{server.port}" for host in hosts if ":" not in host]
     return ",".join(told[:16]) + ";" + secret.hex()
+
+
+def tell_of_stranger(text: str) -> None:
+    """Say whom the rendezvous that this rank serves has dropped."""
+    sys.stderr.write(f"lwcc: {text}\n")
 
 
 def _choose(place: Place, text: str) -> Place:

@@ -17,8 +17,9 @@ from datetime import timedelta
 from typing import Any, Optional, Protocol
 
 from lwcc.errors import LwccError, SystemFailure, Timeout
+from lwcc.launcher.store import Missing
 from lwcc.launchers import Place, find_place
-from lwcc.meeting import settle
+from lwcc.meeting import settle, tell_of_stranger
 
 __all__ = ["Place", "Store", "TorchStore", "agree_secret", "connect", "exchange", "find_place", "settle"]
 
@@ -31,6 +32,9 @@ class Store(Protocol):
 
     def get(self, key: str, timeout: float) -> bytes:
         """Return a value, waiting for it; TimeoutError after `timeout` seconds."""
+
+    def gather(self, prefix: str, count: int, timeout: float) -> list[bytes]:
+        """Return the values of prefix/0 to prefix/count-1, waiting for all; Missing after `timeout` seconds."""
 
     def close(self) -> None:
         """Leave the store."""
@@ -60,6 +64,23 @@ class TorchStore:
         except RuntimeError as error:
             raise ConnectionError(str(error)) from error
 
+    def gather(self, prefix: str, count: int, timeout: float) -> list[bytes]:
+        """Return the values of prefix/0 to prefix/count-1, waiting for all; Missing after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        found, missing = [], []
+        for number in range(count):
+            try:
+                found.append(self.get(f"{prefix}/{number}", max(0.01, deadline - time.monotonic())))
+            except TimeoutError:
+                missing.append(number)
+            except ConnectionError:
+                if not missing:
+                    raise
+                break  # its server has given up on the missing ones too
+        if missing:
+            raise Missing(f"{len(missing)} of {count} keys {prefix} have not come", missing)
+        return found
+
     def close(self) -> None:
         """Leave the store."""
         self._store = None
@@ -83,13 +104,13 @@ _served: dict[tuple[str, int], Any] = {}  # rank 0's stores; they live as long a
 
 
 def _serve(place: Place, secret: bytes) -> None:
-    from lwcc.launcher.store import StoreServer
+    from lwcc.launcher.server import StoreServer
 
     where = (place.host, place.port)
     if where in _served:
         return
     try:
-        _served[where] = StoreServer(place.listen or place.host, place.port, secret)
+        _served[where] = StoreServer(place.listen or place.host, place.port, secret, on_stranger=tell_of_stranger)
     except OSError as error:
         raise SystemFailure(
             f"lwcc: rank 0 cannot serve the rendezvous on MASTER_ADDR:MASTER_PORT = {place.host}:{place.port}: "
@@ -157,28 +178,20 @@ def exchange(store: Store, prefix: str, place: Place, endpoint: bytes, timeout: 
         Timeout: naming the ranks that did not arrive.
         LwccError: the meeting point has gone.
     """
-    deadline = time.monotonic() + timeout
     store.set(f"{prefix}/endpoint/{place.rank}", endpoint)
-    found: list[bytes] = []
-    missing: list[int] = []
-    for rank in range(place.size):
-        try:
-            found.append(store.get(f"{prefix}/endpoint/{rank}", max(0.01, deadline - time.monotonic())))
-        except TimeoutError:
-            missing.append(rank)
-        except ConnectionError as error:
-            if missing:
-                break  # its server has given up on the missing ones too
-            raise LwccError(
-                f"lwcc: rank {place.rank} lost the rendezvous at {place.host}:{place.port} while waiting "
-                f"for rank {rank} of {place.size} in init: {error}; its server (lwccrun or rank 0) has ended"
-            ) from error
-    if missing:
+    try:
+        return store.gather(f"{prefix}/endpoint", place.size, timeout)
+    except Missing as error:
+        shown = ", ".join(map(str, error.numbers[:64])) + (" and more" if len(error.numbers) > 64 else "")
         raise Timeout(
-            f"lwcc: rank {place.rank} waited {timeout:g} s in init; missing: rank {', '.join(map(str, missing))} "
+            f"lwcc: rank {place.rank} waited {timeout:g} s in init; missing: rank {shown} "
             f"of {place.size}. Did every rank call lwcc.init()? (limit: LWCC_START_TIMEOUT, seconds)"
-        )
-    return found
+        ) from error
+    except ConnectionError as error:
+        raise LwccError(
+            f"lwcc: rank {place.rank} lost the rendezvous at {place.host}:{place.port} while waiting "
+            f"for the {place.size} ranks in init: {error}; its server (lwccrun or rank 0) has ended"
+        ) from error
 
 
 def local_address(place: Place) -> Optional[str]:

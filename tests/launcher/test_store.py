@@ -9,8 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from lwcc.launcher import server as server_module
 from lwcc.launcher import store
-from lwcc.launcher.store import StoreClient, StoreServer
+from lwcc.launcher.nics import want_descriptors
+from lwcc.launcher.server import StoreServer
+from lwcc.launcher.store import StoreClient
 
 SECRET = bytes(range(32))
 
@@ -113,7 +116,7 @@ def test_reflecting_the_servers_own_proof_does_not_authenticate(server: StoreSer
     with socket.create_connection((server.host, server.port)) as sock:
         hello = sock.recv(40)
         nonce = hello[8:]
-        sock.sendall(b"LWCCKV1\n" + nonce + store._proof(SECRET, b"server", nonce, nonce))
+        sock.sendall(b"LWCCKV1\n" + nonce + store.proof(SECRET, b"server", nonce, nonce))
         assert _until_closed(sock) == b""
 
 
@@ -133,8 +136,9 @@ def test_garbage_is_dropped_and_others_are_served(server: StoreServer, client: S
 
 
 def test_silent_strangers_are_dropped_and_block_nobody(server: StoreServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "HANDSHAKE_S", 0.2)
-    silent = [socket.create_connection((server.host, server.port)) for _ in range(store.MAX_STRANGERS + 10)]
+    monkeypatch.setattr(server_module, "HANDSHAKE_S", 0.2)
+    monkeypatch.setattr(server_module, "MAX_STRANGERS", 64)
+    silent = [socket.create_connection((server.host, server.port)) for _ in range(74)]
     friend = StoreClient(server.host, server.port, SECRET)
     friend.set("k", b"v")
     assert friend.get("k", 1) == b"v"
@@ -192,3 +196,82 @@ def test_a_forked_child_uses_connections_of_its_own(server: StoreServer, client:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert client.get("child", 5) == b"1"
+
+
+def test_whoever_does_not_know_the_secret_is_named_but_not_endlessly() -> None:
+    told: list[str] = []
+    with_names = StoreServer(secret=SECRET, on_stranger=told.append)
+    for number in range(8):
+        with pytest.raises(ConnectionError):
+            StoreClient("127.0.0.1", with_names.port, bytes([number]) * 32)
+    with socket.create_connection(("127.0.0.1", with_names.port)):
+        pass  # who looks and goes again says nothing wrong
+    with_names.close()
+    assert len(told) == server_module.MAX_NAMED
+    assert all("dropped 127.0.0.1 port " in text and "does not know the job's secret" in text for text in told)
+    assert told[-1].endswith("later ones are not told")
+
+
+def test_ipv6_and_ipv4_reach_a_server_of_all_addresses() -> None:
+    everywhere = StoreServer("*", 0, SECRET)
+    hosts = ["127.0.0.1", *(["::1"] if socket.has_dualstack_ipv6() else [])]
+    for host in hosts:
+        reached = StoreClient(host, everywhere.port, SECRET)
+        reached.set(host, b"v")
+        assert reached.own_address() == host
+        reached.close()
+    assert sorted(everywhere.prefix("")) == sorted(hosts)
+    everywhere.close()
+
+
+def test_what_is_missing_of_a_gathering_is_listed_and_a_late_one_completes_it(
+    server: StoreServer, client: StoreClient
+) -> None:
+    for number in (0, 3):
+        server.set(f"p/{number}", b"%d" % number)
+    with pytest.raises(store.Missing) as caught:
+        client.gather("p", 5, 0.05)
+    assert caught.value.numbers == [1, 2, 4]
+    got: list[list[bytes]] = []
+    waiter = threading.Thread(target=lambda: got.append(client.gather("p", 5, 20)))
+    waiter.start()
+    for number in (4, 1, 2):
+        client.set(f"p/{number}", b"%d" % number)
+    waiter.join(20)
+    assert got == [[b"0", b"1", b"2", b"3", b"4"]] == [client.gather("p", 5, 0)]
+    server.set("big", b"\0" * store.MAX_VALUE_NBYTES)
+    for number in range(2):
+        server.set(f"big/{number}", b"\0" * store.MAX_VALUE_NBYTES)
+    with pytest.raises(ValueError, match="too much"):
+        client.gather("big", 2, 5)
+
+
+def test_a_thousand_ranks_meet_with_one_thread_and_one_descriptor_each() -> None:
+    ranks = 1000
+    want_descriptors(ranks)
+    big = StoreServer("127.0.0.1", 0, SECRET)
+    threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    clients = [StoreClient("127.0.0.1", big.port, SECRET) for _ in range(ranks - 1)]
+    assert threading.active_count() == threads
+    assert len(os.listdir("/proc/self/fd")) == descriptors + 2 * len(clients)  # both ends are here
+    for rank, one in enumerate(clients):
+        one.set(f"started/{rank}", b"1")
+        one.set(f"e/endpoint/{rank}", b"%0250d" % rank)
+    right = [b"%0250d" % rank for rank in range(ranks)]
+    wrong: list[int] = []
+
+    def gather(mine: list[StoreClient]) -> None:
+        for one in mine:
+            wrong.extend([1] * (one.gather("e/endpoint", ranks, 60) != right))
+
+    workers = [threading.Thread(target=gather, args=(clients[i::50],)) for i in range(50)]
+    for worker in workers:
+        worker.start()
+    last = StoreClient("127.0.0.1", big.port, SECRET)
+    last.set(f"e/endpoint/{ranks - 1}", right[-1])  # releases the others
+    for worker in workers:
+        worker.join(60)
+    assert not wrong and last.gather("e/endpoint", ranks, 10) == right
+    for one in [*clients, last]:
+        one.close()
+    big.close()

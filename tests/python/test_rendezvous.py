@@ -6,7 +6,8 @@ import pytest
 
 from lwcc import rendezvous
 from lwcc.errors import LwccError, SystemFailure, Timeout
-from lwcc.launcher.store import StoreClient, StoreServer
+from lwcc.launcher.server import StoreServer
+from lwcc.launcher.store import StoreClient
 
 SECRET = bytes(range(32))
 LWCC = {"LWCC_RANK": "1", "LWCC_SIZE": "3", "LWCC_RENDEZVOUS": "127.0.0.1:99", "LWCC_SECRET": SECRET.hex()}
