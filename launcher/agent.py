@@ -215,5 +215,7 @@ class Agent:
 
 if __name__ == "__main__":
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # lwccrun decides, or the end of the line
+        signal.signal(
+            number, lambda *_: None
+        )  # lwccrun decides, or the end of the line; ranks must not inherit SIG_IGN
     Agent().run()
