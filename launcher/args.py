@@ -306,7 +306,8 @@ def _find_hosts(parser: argparse.ArgumentParser, ns: Any) -> tuple[tuple[Host, .
     try:
         hosts = _given_hosts(ns)
         starter = ns.starter or ("local" if all(is_local(host.name) for host in hosts) else "ssh")
-        if not hosts and (starter == "slurm" or ns.starter is None) and ns.net is None and ns.engine != "mpi":
+        here = ns.net is not None or ns.engine == "mpi" or ns.baseline  # these start their ranks on this machine
+        if not hosts and (starter == "slurm" or (ns.starter is None and not here)):
             hosts = slurm.allocation(os.environ)
             starter = "slurm" if hosts else starter
         if starter == "slurm" and not slurm.allocation(os.environ):
@@ -318,7 +319,7 @@ def _find_hosts(parser: argparse.ArgumentParser, ns: Any) -> tuple[tuple[Host, .
     remote = [host.name for host in hosts if not is_local(host.name)]
     if starter == "local" and remote:
         parser.error(f"--engine local, but {', '.join(remote[:5])} is not this machine (localhost)")
-    if (remote or starter != "local") and (ns.net is not None or ns.engine == "mpi" or ns.baseline):
+    if here and (remote or starter != "local"):
         parser.error("--net, --baseline and --engine mpi start their ranks on this machine; leave out the hosts")
     slots = sum(host.slots for host in hosts)
     if hosts and ns.np and slots < ns.np:

@@ -17,6 +17,7 @@ from datetime import timedelta
 from typing import Any, Optional, Protocol
 
 from lwcc.errors import LwccError, SystemFailure, Timeout
+from lwcc.launcher.nics import addresses
 from lwcc.launcher.store import Missing
 from lwcc.launchers import Place, find_place
 from lwcc.meeting import settle, tell_of_stranger
@@ -130,7 +131,7 @@ def connect(place: Place, timeout: float) -> tuple[Store, bytes]:
         return store, agree_secret(store, place, timeout)
     secret = place.secret or hashlib.sha256(f"lwcc {place.host}:{place.port}".encode()).digest()
     if place.scheme == "master" and place.rank == 0:
-        if not place.secret and not place.host.startswith("127.") and place.host != "localhost":
+        if not place.secret and not place.host.startswith("127.") and place.host not in ("localhost", "::1"):
             warnings.warn("lwcc: LWCC_SECRET is not set: anyone who reaches MASTER_PORT could join", stacklevel=4)
         _serve(place, secret)
     store = _connect_with_patience(place, secret, timeout)
@@ -195,16 +196,23 @@ def exchange(store: Store, prefix: str, place: Place, endpoint: bytes, timeout: 
 
 
 def local_address(place: Place) -> Optional[str]:
-    """Return the address from which this host reaches the meeting point: where its peers reach it too."""
+    """Return the address from which this host reaches the meeting point: where its peers reach it too.
+
+    Data goes over IPv4: for a meeting point with an IPv6 address, the first IPv4 address of this host.
+    """
     if not place.host:
         return None
     try:
         family = socket.getaddrinfo(place.host, place.port)[0][0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((place.host, place.port))  # sends nothing; only asks for the route
-            return str(probe.getsockname()[0])
+            own = str(probe.getsockname()[0])
     except OSError:
         return None
+    if ":" not in own:
+        return own
+    others = [nic.address for nic in addresses() if ":" not in nic.address]
+    return others[0] if others and own != "::1" else "127.0.0.1"
 
 
 def start_timeout() -> float:

@@ -142,3 +142,10 @@ def test_torchrun_trains_and_ends_when_a_rank_is_killed(finish: Any, digits: lis
     )
     done = finish([*torchrun, str(script)], code=None)
     assert "rank      : 1 (local_rank: 1)" in done.err and "Signal 9" in done.err
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
+def test_ranks_meet_over_ipv6(tmp_path: Path) -> None:
+    port = free_port()
+    for code, out, err in finish([start(rank, port, tmp_path, {"MASTER_ADDR": "::1"}) for rank in range(3)]):
+        assert (code, out) == (0, "fine\n"), err
