@@ -86,7 +86,10 @@ class Fleet:
     def close(self) -> None:
         """End all lines."""
         for agent in self.agents.values():
-            agent.close()
+            agent.hang_up()
+        deadline = time.monotonic() + 3.0
+        for agent in self.agents.values():
+            agent.reap(min(deadline, time.monotonic() + 0.5) if agent.ended else deadline)
 
 
 def _unfit(agent: Agent, limit: float) -> list[str]:

@@ -149,13 +149,16 @@ class Agent:
         if rank is not None:
             rank.take(message)
 
-    def close(self) -> None:
-        """End the line: the agent then kills what is left. ssh itself is killed if it does not follow."""
+    def hang_up(self) -> None:
+        """End the line: the agent then kills what is left."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None and not pipe.closed:
                 pipe.close()
+
+    def reap(self, deadline: float) -> None:
+        """Wait for the end of ssh until deadline (monotonic seconds); kill it if it does not follow."""
         try:
-            self._process.wait(timeout=0.5 if self.ended else 3)
+            self._process.wait(timeout=max(deadline - time.monotonic(), 0.0))
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

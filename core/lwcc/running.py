@@ -58,7 +58,7 @@ def run(
         kwargs: its keyword arguments.
         num_proc: number of ranks; default 1.
         np: the same, shorter.
-        hosts: as `lwccrun -H`.
+        hosts: as `lwccrun -H`; they share the current folder.
         hostfile: as `lwccrun --hostfile`.
         start_timeout: seconds within which every rank has to call init; default: no limit.
         output_filename: folder for each rank's output, as `lwccrun --output-filename`.
@@ -82,7 +82,8 @@ def run(
     command = [sys.executable, "-m", "lwcc.launcher", "-np", str(count)]
     command += [str(part) for item in options.items() if item[1] is not None for part in item]
     command += ["--verbose"] if verbose else []
-    with tempfile.TemporaryDirectory(prefix="lwcc-run-") as folder:  # readable by this user only
+    here = os.getcwd() if hosts or hostfile else None  # other hosts see this folder, but not our /tmp
+    with tempfile.TemporaryDirectory(prefix="lwcc-run-", dir=here) as folder:  # readable by this user only
         Path(folder, "call.pickle").write_bytes(_dumps((func, tuple(args), dict(kwargs or {}))))
         code = subprocess.run(
             [*command, sys.executable, "-m", "lwcc.running", folder], env={**os.environ, **(env or {})}, check=False

@@ -1,4 +1,4 @@
-"""Workers of Ray's trainer as ranks; where Ray is installed, and only when asked for: it takes half a minute to start."""
+"""Workers of Ray's trainer as ranks, where Ray is installed and when asked for: it takes half a minute to start."""
 
 from __future__ import annotations
 
