@@ -25,12 +25,17 @@ PermitRootLogin yes
 PasswordAuthentication no
 """
 CLIENT = """\
-Host {name}
+Host {name} {address}
   HostName {address}
   User root
   IdentityFile {folder}/key
   IdentitiesOnly yes
   UserKnownHostsFile {folder}/known_hosts
+"""
+STRANGER = """\
+Host stranger
+  HostName {address}
+  UserKnownHostsFile /dev/null
 """
 
 
@@ -54,7 +59,7 @@ def main(folder: Path, hosts: int) -> None:
         command = [*network.prefix(number), SSHD, "-D", "-e", "-f", str(config)]
         servers.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
     client = "".join(CLIENT.format(name=f"node{n}", address=a, folder=folder) for n, a in enumerate(addresses))
-    (folder / "ssh_config").write_text(client)
+    (folder / "ssh_config").write_text(client + STRANGER.format(address=addresses[-1]))
     nodes = [int(network.prefix(n)[2]) for n in range(hosts)]
     print(json.dumps({"hub": os.getpid(), "nodes": nodes, "addresses": addresses}), flush=True)
     sys.stdin.read()

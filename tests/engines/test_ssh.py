@@ -6,11 +6,15 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from lwcc.launcher.mpi import find_mpi
+from lwcc.launcher.spawn import CannotRun
 
 pytestmark = pytest.mark.engines
 ALL = ("-H", "node0:1,node1:2,node2:1", "-np", "4")
@@ -24,14 +28,14 @@ def test_ranks_on_three_hosts_train_to_the_target(hosts: Any, finish: Any, digit
 def test_every_host_that_is_not_fit_is_named_with_the_remedy(hosts: Any, finish: Any, tmp_path: Path) -> None:
     script = tmp_path / "x.py"
     script.write_text("")
-    bad = "node0,nosuchhost,10.77.0.99,10.77.0.2,node2"  # a good one, no name, no host, an unknown key, a good one
+    bad = "node0,nosuchhost,10.77.0.99,stranger,node2"  # a good one, no name, no host, an unknown key, a good one
     done = finish(hosts.command("-H", bad, "-np", "5", str(script)), code=3, timeout=60)
     lines = done.err.splitlines()
     assert lines[0] == "lwccrun: not every host can take ranks:" and len(lines) == 4
     for host, words in (
         ("nosuchhost", "is the name right?"),
         ("10.77.0.99", "is the host up?"),
-        ("10.77.0.2", "ssh-keyscan 10.77.0.2"),
+        ("stranger", "ssh-keyscan stranger"),
     ):
         assert any(line.startswith(f"  {host}: ") and words in line for line in lines), (host, lines)
 
@@ -47,6 +51,27 @@ def test_a_killed_rank_ends_all_others_and_is_named_with_its_host(hosts: Any, fi
     assert re.search(r"lwccrun: rank 2 failed: signal 9 \(SIGKILL\) after [\d.]+ s \(host node1, pid \d+\)", done.err)
     for rank in (0, 1, 3):
         assert re.search(rf"survivor {rank}: rank 2 \(host node1, pid \d+\) is gone", done.out)
+
+
+def test_mpirun_starts_ranks_on_hosts_that_meet_without_an_address(hosts: Any, finish: Any, tmp_path: Path) -> None:
+    try:
+        found = find_mpi()
+    except CannotRun as error:
+        pytest.skip(str(error))
+    if found.kind != "openmpi":
+        pytest.skip(f"{found.version} has other options")
+    ssh, script = tmp_path / "ssh", tmp_path / "script.py"
+    ssh.write_text(f'#!/bin/sh\nexec ssh -F {hosts.config} "$@"\n')
+    ssh.chmod(0o755)
+    script.write_text(
+        "import os, numpy as np, lwcc\nlwcc.init()\nout = lwcc.allreduce(np.full(4, lwcc.rank()), op=lwcc.Sum)\n"
+        "os.write(1, f'{lwcc.rank()} {os.uname().nodename} {lwcc.local_size()} {out.tolist()}\\n'.encode())\n"
+    )
+    start = [found.launcher, "--allow-run-as-root", "--host", "10.77.0.1:2,10.77.0.2:1", "-np", "3"]
+    start += ["--prtemca", "plm_ssh_agent", str(ssh), sys.executable, str(script)]
+    done = finish(["nsenter", "-t", str(hosts.hub), "-n", "--", *start], timeout=60)
+    wanted = ["0 node0 2", "1 node0 2", "2 node1 1"]
+    assert sorted(done.out.splitlines()) == [f"{line} [3, 3, 3, 3]" for line in wanted], done.tail()
 
 
 def _start(hosts: Any, *args: str, **env: str) -> subprocess.Popen[str]:
