@@ -51,7 +51,8 @@ class Fleet:
             raise CannotRun("not every host can take ranks:\n" + "\n".join("  " + line for line in shown), _UNREACHABLE)
         nic = self._common(own)
         self.address = nic.address
-        print(f"lwccrun: {len(self.agents)} hosts reach this one at {nic.address} ({nic.name})", file=sys.stderr)
+        who = "1 host reaches" if len(self.agents) == 1 else f"{len(self.agents)} hosts reach"
+        print(f"lwccrun: {who} this one at {nic.address} ({nic.name})", file=sys.stderr)
 
     def _listen(self, limit: float) -> None:
         deadline = time.monotonic() + limit
