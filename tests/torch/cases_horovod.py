@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import fcntl
 import json
 import os
 import resource
@@ -37,11 +38,13 @@ def case_adasum_is_its_definition(rank: int, size: int) -> None:
         (torch.float16, 4e-3),
         (torch.bfloat16, 3e-2),
     ):
-        terms = [torch.randn(7, 11, generator=g).to(dtype) for g in makers]
-        got = hvd.allreduce(terms[rank], op=hvd.Adasum, name=f"adasum.{dtype}")
-        torch.testing.assert_close(got.double(), adasum(terms), rtol=tolerance, atol=tolerance)
-        assert got.dtype is dtype
-        same_everywhere([got])
+        for shape in ((7, 11), (), (2,), (30_001,), (0, 3)):
+            terms = [torch.randn(shape, generator=g).to(dtype) for g in makers]
+            got = hvd.allreduce(terms[rank], op=hvd.Adasum, name=f"adasum.{dtype}.{shape}")
+            if got.numel():
+                torch.testing.assert_close(got.double(), adasum(terms), rtol=tolerance, atol=tolerance)
+            assert got.dtype is dtype and got.shape == torch.Size(shape)
+            same_everywhere([got])
     parallel = hvd.allreduce(torch.full((5,), 2.0), op=hvd.Adasum)
     torch.testing.assert_close(parallel, torch.full((5,), 2.0))
     across = torch.zeros(size)
@@ -195,15 +198,23 @@ def case_elastic_sampler_leaves_out_what_was_processed(rank: int, size: int) -> 
     assert not sampler.processed_indices and list(sampler) != dealt[rank]
 
 
+def events_of(path: Path) -> list[dict[str, Any]]:
+    """Read a timeline whole: its writers hold the lock while they write, and a reader sees a page at a time."""
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        found: list[dict[str, Any]] = json.load(file)
+    return found
+
+
 def case_the_timeline_is_whole_json_at_any_moment(rank: int, size: int) -> None:
     path = Path(hvd.broadcast_object(tempfile.mkdtemp() if rank == 0 else None, 0)) / 'time "line".json'
     hvd.start_timeline(str(path), mark_cycles=True)
     for i in range(5):
         hvd.allreduce(torch.ones(4), name=f'tensor "{i}"\\')
-        events = json.loads(path.read_text())
+        events = events_of(path)
         assert any(e["pid"] == rank and e["name"] == f'tensor "{i}"\\' and e["ph"] == "X" for e in events)
     hvd.barrier()
-    events = json.loads(path.read_text())
+    events = events_of(path)
     assert {e["pid"] for e in events} == set(range(size))
     assert {e["ph"] for e in events} == {"M", "X", "b", "e", "i"}
     for r in range(size):
