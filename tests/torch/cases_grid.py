@@ -292,5 +292,18 @@ def case_a_call_names_its_algorithm(rank: int, size: int) -> None:
     hvd.barrier(algorithm="dissemination")
 
 
+def case_a_refused_group_leaves_nothing_behind(rank: int, size: int) -> None:
+    pending = hvd.allreduce_async(torch.ones(2), name="group[1]", op=hvd.Sum) if rank == 0 else None
+    for _ in range(50 if rank == 0 else 0):
+        pair = [torch.ones(2), torch.ones(3)]
+        raises(ValueError, "group[1]", lambda: hvd.grouped_allreduce_async(pair, name="group"))  # noqa: B023
+    hvd.barrier()
+    pending = pending or hvd.allreduce_async(torch.ones(2), name="group[1]", op=hvd.Sum)
+    assert hvd.synchronize(pending).tolist() == [size] * 2
+    for _ in range(2):
+        got = hvd.grouped_allreduce([torch.ones(2), torch.ones(3)], name="group", op=hvd.Sum)
+        assert [g.tolist() for g in got] == [[size] * 2, [size] * 3]
+
+
 if __name__ == "__main__":
     run(dict(globals()))
