@@ -39,8 +39,8 @@ NAMES = {  # name -> what differs; "" where nothing does
     "DistributedOptimizer": "also `bucket_bytes`; predivision and sparse_as_dense hold for groups too; a gradient that "
     "some ranks lack counts as zero",
     "SyncBatchNorm": "on CPU; batches of any size, also empty; `process_set`",
-    "start_timeline": "every rank, one pid each; at any time; LWCC_TIMELINE or HOROVOD_TIMELINE start one at init; to read it "
-    "while the job runs take a shared flock",
+    "start_timeline": "every rank, one pid each; at any time; LWCC_TIMELINE or HOROVOD_TIMELINE start one at init; "
+    "to read it while the job runs take a shared flock",
     "stop_timeline": "ends this rank's part",
     "elastic.run": "a lost rank ends it (after going back to the last commit); `Mismatch` is never retried",
     "elastic.TorchState": "",
