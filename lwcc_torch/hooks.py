@@ -2,6 +2,7 @@
 
 A round begins with the first gradient after the last `synchronize` (or with `synchronize` itself) and ends with the
 next one. A bucket is submitted when its last gradient arrives, so that it travels while backward goes on.
+(`comm_hook` is for the gradients of torch's own DistributedDataParallel instead.)
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from lwcc import ops as core
 from lwcc_torch import engine, sparse
 from lwcc_torch import tensor as memory
 from lwcc_torch.buckets import Bucket, Options, Slot, divide
+from lwcc_torch.comm_hook import comm_hook as comm_hook
 from lwcc_torch.engine import Call
 
 if TYPE_CHECKING:

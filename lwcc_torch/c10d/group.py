@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import torch
 import torch.distributed as dist
 
 from lwcc import ops as core
+from lwcc.ops import Op
 from lwcc_torch.c10d import calls, gloo, world
 from lwcc_torch.c10d.barrier import MonitoredBarrier
 from lwcc_torch.c10d.calls import Tensors
@@ -21,6 +22,9 @@ from lwcc_torch.c10d.exchange import Exchange
 from lwcc_torch.c10d.pieces import Piece, Settle, joined, piece, place, same_count, scratch, spread
 from lwcc_torch.c10d.requests import Requests, Wanted
 from lwcc_torch.c10d.work import Completer, LwccWork
+
+if TYPE_CHECKING:
+    from lwcc.authoring import Choice
 
 _LABEL_LIMIT = 300
 
@@ -141,6 +145,12 @@ class LwccGroup(_ProcessGroup):  # type: ignore[misc]
             keep.append(target)
             settles += after
         return self._start(wanted, keep, list(tensors), opts, timeout=timeout, settles=settles)
+
+    def reduce_by(self, tensor: torch.Tensor, op: Op, algorithm: Optional[Choice]) -> LwccWork:
+        """Reduce the tensor in place by an algorithm: beside torch's methods, for `comm_hook`."""
+        target = piece(tensor, "all_reduce", moved=False)
+        wanted = _reducing(target, target, calls.Reduction(op))._replace(algorithm=algorithm)
+        return self._start([wanted], target, [tensor], None)
 
     def _reduce_scatter_base(self, output: Any, input: Any, opts: Any = None) -> Any:
         """Reduce `input`, of as many parts as there are ranks, and leave this rank's part in `output`."""
