@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import platform
+import signal
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Callable, Optional
@@ -181,8 +183,29 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run the command line; return the exit code: 0 fine, 1 a proof or a trial failed, 2 wrong usage."""
     args = _parser().parse_args(argv)
+    plugins = getattr(args, "plugin", [])
+    return _in_child(args, plugins) if plugins else _run(args, plugins)
+
+
+def _in_child(args: argparse.Namespace, plugins: Sequence[str]) -> int:
+    """Run a command where a plugin that crashes ends a child, not the tool without a word."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        code = _run(args, plugins)
+        sys.stdout.flush()
+        os._exit(code)
+    status = os.waitpid(child, 0)[1]
+    if not os.WIFSIGNALED(status):
+        return os.WEXITSTATUS(status)
+    name = signal.Signals(os.WTERMSIG(status)).name
+    print(f"lwcc: code of {', '.join(plugins)} crashed ({name}); see its build and chunks", file=sys.stderr)
+    return 1
+
+
+def _run(args: argparse.Namespace, plugins: Sequence[str]) -> int:
     try:
-        for path in getattr(args, "plugin", []):
+        for path in plugins:
             from lwcc import choosing
 
             choosing.load_plugin(path)

@@ -10,6 +10,7 @@ from lwcc.plan import COPY, FOLD, KINDS, RECV_COPY, RECV_REDUCE, SEND, Plan, Ste
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#5f5f5f")
 _ROW, _COLUMN, _LEFT, _TOP = 46, 96, 74, 64
+_SHOWN = 6  # chunks named beside an arrow
 
 
 class Message(NamedTuple):
@@ -125,7 +126,11 @@ def svg(plans: Sequence[Plan], name: str) -> str:
         parts.append(f'<text x="12" y="{y + 4}">rank {plan.rank}</text>')
         parts.append(f'<line x1="{_LEFT}" y1="{y}" x2="{width - 16}" y2="{y}" stroke="#ccc"/>')
         parts += _own_marks(plan)
-    parts += [_arrow(message) for message in messages(plans)]
+    bundles: dict[tuple[int, ...], list[Message]] = {}
+    for message in messages(plans):
+        bundles.setdefault(message[:4], []).append(message)
+    for bundle in bundles.values():
+        parts += [*map(_arrow, bundle), _label(bundle)]
     parts.append(f'<text x="12" y="{height - 10}" fill="#555">solid: added; dashed: copied; colour: chunk</text></svg>')
     return "\n".join(parts) + "\n"
 
@@ -142,19 +147,29 @@ def _own_marks(plan: Plan) -> Iterator[str]:
         )
 
 
-def _arrow(message: Message) -> str:
+def _ends(message: Message) -> tuple[int, int, int, int]:
     x1, x2 = _LEFT + _COLUMN * message.sent_in + 12, _LEFT + _COLUMN * message.received_in + _COLUMN - 16
-    y1, y2 = _TOP + _ROW * message.source, _TOP + _ROW * message.target
+    return x1, _TOP + _ROW * message.source, x2, _TOP + _ROW * message.target
+
+
+def _label(bundle: Sequence[Message]) -> str:
+    """Name the chunks of messages that go the same way; drawn one over the other, they could not be read."""
+    x1, y1, x2, y2 = _ends(bundle[0])
+    shown = [chunk_text(message.chunk, message.n) for message in bundle]
+    text = ",".join(shown if len(shown) <= _SHOWN else [*shown[: _SHOWN - 1], "..."])
+    x, y, colour = x1 + (x2 - x1) * 0.3, y1 + (y2 - y1) * 0.3 - 3, _COLOURS[bundle[-1].chunk % len(_COLOURS)]
+    return f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="middle" fill="{colour}">{text}</text>'
+
+
+def _arrow(message: Message) -> str:
+    x1, y1, x2, y2 = _ends(message)
     number = message.chunk % len(_COLOURS)
     dashes = "" if message.reduces else ' stroke-dasharray="5 3"'
     verb = "adds" if message.reduces else "copies"
     text = f"rank {message.source} to {message.target}: {verb} chunk {chunk_text(message.chunk, message.n)}"
-    label = chunk_text(message.chunk, message.n)
-    x, y = x1 + (x2 - x1) * 0.3, y1 + (y2 - y1) * 0.3 - 3
     return (
         f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="{_COLOURS[number]}" stroke-width="1.5"{dashes} '
         f'marker-end="url(#a{number})"><title>{text}</title></line>'
-        f'<text x="{x:.0f}" y="{y:.0f}" fill="{_COLOURS[number]}">{label}</text>'
     )
 
 
