@@ -209,7 +209,12 @@ def _run(args: argparse.Namespace, plugins: Sequence[str]) -> int:
             from lwcc import choosing
 
             choosing.load_plugin(path)
-        return int(args.run(args))
+        code = int(args.run(args))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # `| head`; what is left goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 1
     except (ValueError, RuntimeError, OSError) as error:
         print(f"lwcc: {str(error).removeprefix('lwcc: ')}", file=sys.stderr)
         return 2

@@ -102,12 +102,32 @@ def one_rank(plan: Plan) -> list[str]:
     return lines
 
 
+def places(plans: Sequence[Plan]) -> list[list[int]]:
+    """Return the column of each rank's rounds: behind its round before, and no sooner than what it receives was sent.
+    Plans that deadlock have no such order; then a rank's rounds are simply counted."""
+    counted = [list(range(len(plan.ends))) for plan in plans]
+    at, links = [list(row) for row in counted], messages(plans)
+    for _ in range(sum(map(len, at)) + 1):
+        late = [m for m in links if at[m.target][m.received_in] < at[m.source][m.sent_in]]
+        if not late:
+            return at
+        for m in late:
+            row = at[m.target]
+            row[m.received_in] = max(row[m.received_in], at[m.source][m.sent_in])
+            for k in range(m.received_in + 1, len(row)):
+                row[k] = max(row[k], row[k - 1] + 1)
+    return counted
+
+
 def svg(plans: Sequence[Plan], name: str) -> str:
     """Return a drawing: ranks are rows, rounds columns, messages arrows; the colour is the (first) chunk's. A solid
-    arrow is added where it arrives, a dashed one takes the place of what was there."""
-    columns = max((len(plan.ends) for plan in plans), default=0)
+    arrow is added where it arrives, a dashed one takes the place of what was there. Where ranks have rounds of their
+    own, a column is a time."""
+    at = places(plans)
+    own = any(row != list(range(len(row))) for row in at)
+    columns = max((row[-1] + 1 for row in at if row), default=0)
     width, height = _LEFT + _COLUMN * max(columns, 1) + 24, _TOP + _ROW * len(plans) + 36
-    title = f"{name}: {plans[0].collective}, {len(plans)} ranks, {plans[0].chunks} chunks, {columns} rounds"
+    title = f"{name}: {plans[0].collective}, {len(plans)} ranks, {plans[0].chunks} chunks, {max(map(len, at))} rounds"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
         f'font-size="11"><rect width="100%" height="100%" fill="white"/>',
@@ -120,27 +140,30 @@ def svg(plans: Sequence[Plan], name: str) -> str:
         )
     parts.append("</defs>")
     for k in range(columns):
-        parts.append(f'<text x="{_LEFT + _COLUMN * k + 30}" y="{_TOP - 22}" fill="#555">round {k}</text>')
+        parts.append(
+            f'<text x="{_LEFT + _COLUMN * k + 30}" y="{_TOP - 22}" fill="#555">{"time" if own else "round"} {k}</text>'
+        )
     for plan in plans:
         y = _TOP + _ROW * plan.rank
         parts.append(f'<text x="12" y="{y + 4}">rank {plan.rank}</text>')
         parts.append(f'<line x1="{_LEFT}" y1="{y}" x2="{width - 16}" y2="{y}" stroke="#ccc"/>')
-        parts += _own_marks(plan)
+        parts += _own_marks(plan, at[plan.rank])
     bundles: dict[tuple[int, ...], list[Message]] = {}
-    for message in messages(plans):
-        bundles.setdefault(message[:4], []).append(message)
-    for bundle in bundles.values():
-        parts += [*map(_arrow, bundle), _label(bundle)]
+    for m in messages(plans):
+        placed = m._replace(sent_in=at[m.source][m.sent_in], received_in=at[m.target][m.received_in])
+        bundles.setdefault(m[:4], []).append(placed)
+        parts.append(_arrow(placed))
+    parts += map(_label, bundles.values())
     parts.append(f'<text x="12" y="{height - 10}" fill="#555">solid: added; dashed: copied; colour: chunk</text></svg>')
     return "\n".join(parts) + "\n"
 
 
-def _own_marks(plan: Plan) -> Iterator[str]:
+def _own_marks(plan: Plan, at: Sequence[int]) -> Iterator[str]:
     """Draw folds and local steps as dots."""
     for number, step in steps(plan):
         if step.kind in (SEND, RECV_COPY, RECV_REDUCE):
             continue
-        x, y = _LEFT + _COLUMN * number + 20 + 9 * (step.chunk % 8), _TOP + _ROW * plan.rank
+        x, y = _LEFT + _COLUMN * at[number] + 20 + 9 * (step.chunk % 8), _TOP + _ROW * plan.rank
         yield (
             f'<circle cx="{x}" cy="{y}" r="4" fill="{_COLOURS[step.chunk % 8]}"><title>{KINDS[step.kind]} chunk '
             f"{chunk_text(step.chunk, step.n)}</title></circle>"
@@ -158,7 +181,8 @@ def _label(bundle: Sequence[Message]) -> str:
     shown = [chunk_text(message.chunk, message.n) for message in bundle]
     text = ",".join(shown if len(shown) <= _SHOWN else [*shown[: _SHOWN - 1], "..."])
     x, y, colour = x1 + (x2 - x1) * 0.3, y1 + (y2 - y1) * 0.3 - 3, _COLOURS[bundle[-1].chunk % len(_COLOURS)]
-    return f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="middle" fill="{colour}">{text}</text>'
+    halo = 'paint-order="stroke" stroke="white" stroke-width="3"'
+    return f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="middle" {halo} fill="{colour}">{text}</text>'
 
 
 def _arrow(message: Message) -> str:
