@@ -13,10 +13,9 @@ enum { BLOCK = 256, LANES = 8 }; /* elements of a term that are worked on at a t
 struct adasum {
   int stage, dtype, me, n;
   double scale;
-  size_t count;    /* of my slice */
-  size_t *lengths; /* [n] of everybody's slices */
-  size_t *mine;    /* [n] all of them `count` */
-  char *slices;    /* [n][count] of dtype: everybody's terms for my slice; in the end the result's */
+  size_t count;           /* of my slice */
+  size_t *lengths, *mine; /* [n] of the slices that I send, and of those that I get */
+  char *slices;           /* [n][count] of dtype: everybody's terms for my slice; in the end the result's */
   double *products, *weights, *blocks; /* [n * (n + 1) / 2] of terms i >= j; [n]; [n][BLOCK] */
   coll_args whole;
 };
@@ -130,13 +129,11 @@ static void mix(const adasum *x) {
     size_t k = x->count - at < BLOCK ? x->count - at : BLOCK;
     load(x, at, k);
     for (int i = 0; i < x->n; i++)
-      for (size_t e = 0; e < BLOCK; e++) sum[e] += x->weights[i] * x->blocks[(size_t)i * BLOCK + e];
-    for (size_t e = 0; e < BLOCK; e++) sum[e] *= x->scale;
+      for (size_t e = 0; e < BLOCK; e++) sum[e] += x->scale * x->weights[i] * x->blocks[(size_t)i * BLOCK + e];
     store(x, at, sum, k);
   }
 }
 
-/* One allocation: the structure, then its arrays. */
 int adasum_create(const coll_args *whole, int me, int n, adasum **out) {
   size_t p = (size_t)n, count = whole->count / p + ((size_t)me < whole->count % p), nbytes;
   size_t doubles = p * (p + 1) / 2 + p + p * BLOCK;

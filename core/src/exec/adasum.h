@@ -2,12 +2,11 @@
  * a and b become (1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b: their sum where they are orthogonal, their mean where
  * they are parallel. More than two: a binary tree in rank order, neighbours first; an odd one out goes up unchanged.
  *
- * The paper halves vectors and doubles distances, which wants a power of two. Here every rank gets its slice of all n
- * terms at once (alltoall) and multiplies each with each; the sums of these n (n + 1) / 2 products over the ranks
- * (allreduce) tell the weight that the tree gives every term, since all that it computes are weighted sums of terms;
- * the weighted slices are gathered. So any number of ranks will do; a rank sends 2 (n - 1) / n of a tensor, as much as
- * a ring allreduce, and keeps one tensor beside its own; it does (n + 1) / 2 multiplications for each element. All in
- * double, rounded once; the same bits on every rank. */
+ * The paper halves vectors, which wants a power of two. Here a rank gets its slice of all n terms (alltoall) and
+ * multiplies each with each; from the sums of these n (n + 1) / 2 products (allreduce) follows the weight of each term
+ * in the tree's result; the weighted slices are gathered. So a rank sends 2 (n - 1) / n of a tensor, as a ring does,
+ * keeps one more, and multiplies (n + 1) / 2 times per element: in double, rounded once, the same bits on every rank.
+ */
 #ifndef EXEC_ADASUM_H
 #define EXEC_ADASUM_H
 #include <stdbool.h>
