@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import copy
 import fcntl
 import json
@@ -235,7 +236,7 @@ def case_the_timeline_is_whole_json_at_any_moment(rank: int, size: int) -> None:
 def case_memory_is_flat_for_unnamed_collectives(rank: int, size: int) -> None:
     """LEAK_STEPS=20000 runs it in full; the time of a step is printed, as it depends on what else the machine does."""
     many = int(os.environ.get("LEAK_STEPS", "1500"))
-    times: list[float] = []
+    times = array.array("d")
 
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
