@@ -40,12 +40,13 @@ def over_ssh(lwccrun: Any, tmp_path: Path) -> Any:
     return lambda *args, **keywords: lwccrun("--ssh", str(ssh), *args, **keywords)
 
 
-def test_ranks_of_two_hosts_get_their_numbers_and_their_lines_are_relayed(over_ssh: Any) -> None:
+def test_ranks_of_two_hosts_get_their_numbers_and_their_lines_are_relayed(over_ssh: Any, tmp_path: Path) -> None:
     script = (
         'echo "$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $HOROVOD_CROSS_RANK/$HOROVOD_CROSS_SIZE '
-        '$HOROVOD_HOSTNAME ${MINE-none}$LWCC_X"; printf "err $RANK" >&2; exit $((RANK == 2 ? 7 : 0))'
+        '$HOROVOD_HOSTNAME ${MINE-none}$LWCC_X"; printf "err $RANK" >&2; touch "$DONE.$RANK"; [ $RANK = 2 ] || exit 0; '
+        'until [ -e "$DONE.0" -a -e "$DONE.1" ]; do sleep 0.02; done; exit 7'
     )
-    job = over_ssh("-H", "a:2,loud:1", "-x", "LWCC_X=x y", "--grace", "1", "sh", "-c", script)
+    job = over_ssh("-H", "a:2,loud:1", "-x", "LWCC_X=x y", "-x", f"DONE={tmp_path}/done", "sh", "-c", script)
     code, out, err = job.finish()
     assert code == 7
     lines = ["0/3 0/2 0/2 a nonex y", "1/3 1/2 0/1 a nonex y", "2/3 0/1 1/2 loud nonex y"]
