@@ -23,6 +23,11 @@ def _address() -> tuple[str, int]:
         return ray.util.get_node_ip_address(), sock.getsockname()[1]
 
 
+def _tell(variables: dict[str, str]) -> None:
+    """On the worker; os.environ itself would travel as a copy."""
+    os.environ.update(variables)
+
+
 class _LwccBackend(Backend):  # type: ignore[misc]
     """Tells each worker its rank, and all of them where they meet."""
 
@@ -33,7 +38,7 @@ class _LwccBackend(Backend):  # type: ignore[misc]
         common = {"LWCC_SIZE": str(size), "MASTER_ADDR": host, "MASTER_PORT": str(port)}
         common["LWCC_SECRET"] = secrets.token_hex(32)
         for rank in range(size):
-            worker_group.execute_single(rank, os.environ.update, {**common, "LWCC_RANK": str(rank)})
+            worker_group.execute_single(rank, _tell, {**common, "LWCC_RANK": str(rank)})
 
 
 @dataclass
