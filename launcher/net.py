@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lwcc.launcher.spawn import CannotRun
@@ -178,8 +179,11 @@ class Network:
         """What the ranks of every engine need to find the right interface."""
         return {"GLOO_SOCKET_IFNAME": "eth0", "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0", "LWCC_IFACE": "eth0"}
 
-    def mpi_arguments(self, kind: str) -> list[str]:
-        """Arguments that make an MPI's launcher start its daemons on the nodes, and cross nothing but the network."""
+    def mpi_arguments(self, kind: str, given: Sequence[str]) -> list[str]:
+        """Arguments that make an MPI's launcher start its daemons on the nodes, and cross nothing but the network.
+
+        given: those of its settings, which may have chosen the layer that sends messages (UCX keeps to TCP by itself).
+        """
         places = {str(self.address(n)): node.pid for n, node in enumerate(self._nodes)}
         agent = os.path.join(self._folder.name, "agent")
         with open(agent, "w", encoding="utf-8") as file:
@@ -189,7 +193,8 @@ class Network:
         counts = [sum(self.node_of(r) == n for r in range(self.ranks)) for n in range(self.spec.nodes)]
         hosts = [f"{self.address(n)}:{count}" for n, count in enumerate(counts)]
         if kind == "openmpi":
-            return ["--host", ",".join(hosts), "--prtemca", "plm_ssh_agent", agent, "--mca", "pml", "ob1",
+            layer = [] if "pml" in given else ["--mca", "pml", "ob1"]
+            return ["--host", ",".join(hosts), "--prtemca", "plm_ssh_agent", agent, *layer,
                     "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "eth0"]  # fmt: skip
         return ["-launcher", "ssh", "-launcher-exec", agent, "-localhost", HUB, "-hosts", ",".join(hosts)]
 
