@@ -160,8 +160,9 @@ def table(record: dict[str, Any], runs: Sequence[Run]) -> str:
         )
     lines += ["  ".join(f"{h:>{widths[h]}}" for h in heads)]
     lines += ["  ".join(f"{row.get(h, ''):>{widths[h]}}" for h in heads) for row in cells]
-    lines.append("exposed: rank 0 waited; comm: a collective ran on rank 0. allreduces by size (upper bounds):")
     firsts = {run.variant: run for run in reversed(runs) if run.told()}
+    if any(run.allreduces for run in firsts.values()):
+        lines.append("exposed: rank 0 waited; comm: a collective ran on rank 0. allreduces by size (upper bounds):")
     for name in record["settings"]:
         if name in firsts and firsts[name].allreduces:
             lines.append(f"  {name}: {histogram(firsts[name].allreduces)}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lwcc.launcher import baseline, measure, mpi
+from lwcc.launcher import baseline, measure, mpi, report
 from lwcc.launcher.args import parse
 from lwcc.launcher.engines import Settings
 from lwcc.launcher.spawn import CannotRun
@@ -107,6 +107,14 @@ def test_only_what_the_mpi_has_is_tried() -> None:
     assert mpi.named(unknown, 2, "mpi-blocking").variables == {"LWCC_MPI_CALLS": "blocking"}
     with pytest.raises(CannotRun, match="mpi-xhc: Open MPI has mpi, mpi-blocking"):
         mpi.named(unknown, 2, "mpi-xhc")
+
+
+def test_the_cause_is_shown_not_what_followed_from_it() -> None:
+    trace = ["Traceback (most recent call last):", '  File "t.py", line 5, in <module>', "    step()"]
+    mixed = [*trace, "KeyError: 'bad batch'", *trace, "lwcc.errors.ShutDown: rank 1 has left"]
+    assert report._interesting(mixed)[-1] == "KeyError: 'bad batch'"
+    assert report._interesting(mixed[4:])[-1].startswith("lwcc.errors.ShutDown")
+    assert report._interesting([*mixed, *trace, "ValueError: x", "bye"])[-2:] == ["ValueError: x", "bye"]
 
 
 def test_the_command_starts_every_rank_through_the_translator() -> None:
