@@ -15,7 +15,7 @@ from lwcc.launcher import info
 from lwcc.launcher.args import LaunchSpec
 from lwcc.launcher.engines import Settings
 from lwcc.launcher.env import cores
-from lwcc.launcher.measure import Run, agreement, histogram, read_journals, read_output, size_text
+from lwcc.launcher.measure import Run, agreement, histogram, read_journals, read_output, read_stamps, size_text
 from lwcc.launcher.net import Network
 
 
@@ -93,7 +93,7 @@ def _run_one(spec: LaunchSpec, command: Sequence[str], variant: Variant, folder:
     log = os.path.join(folder, "rank-0", "stdout.log")
     if os.path.exists(log):
         with open(log, encoding="utf-8", errors="replace") as file:
-            read_output(run, file.read())
+            read_output(run, file.read(), read_stamps(log))
     read_journals(run, journal)
     if code:
         _say(f"{variant.name} failed with code {code}; its output is in {folder}")

@@ -109,6 +109,16 @@ def test_only_what_the_mpi_has_is_tried() -> None:
         mpi.named(unknown, 2, "mpi-xhc")
 
 
+def test_losses_have_the_times_of_their_lines(tmp_path: Path) -> None:
+    (tmp_path / "stdout.times").write_text("0.5\n1.25\n2.0\n")
+    run = measure.Run("lwcc", 0, 1.0)
+    stamps = measure.read_stamps(str(tmp_path / "stdout.log"))
+    measure.read_output(run, "start\nloss 2.0\nloss 1.0\n", stamps)
+    assert run.losses == [2.0, 1.0] and run.loss_at_s == [1.25, 2.0]
+    measure.read_output(run, "start\nloss 2.0\n\n\nloss 1.0\n", stamps)
+    assert run.loss_at_s == [] and measure.read_stamps(str(tmp_path / "none.log")) == []
+
+
 def test_the_cause_is_shown_not_what_followed_from_it() -> None:
     trace = ["Traceback (most recent call last):", '  File "t.py", line 5, in <module>', "    step()"]
     mixed = [*trace, "KeyError: 'bad batch'", *trace, "lwcc.errors.ShutDown: rank 1 has left"]
