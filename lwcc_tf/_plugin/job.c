@@ -270,6 +270,7 @@ static lwcc_request *make_requests(job *j, const kernel *k, int64_t failures) {
                                  .splits = j->splits,
                                  .prescale = k->prescale,
                                  .postscale = k->postscale,
+                                 .algorithm = k->algorithm,
                                  .allocate = late(k->collective) ? allocate : NULL,
                                  .user = p};
     void *out = p->out ? tf.TF_TensorData(p->out) : NULL, *in = p->in ? tf.TF_TensorData(p->in) : out;

@@ -14,6 +14,7 @@ from lwcc_tf.keras import backend
 from lwcc_tf.options import Groups, Options, key
 
 if TYPE_CHECKING:
+    from lwcc.authoring import Choice
     from lwcc.process_sets import ProcessSet
 
 _numbers = itertools.count()
@@ -134,7 +135,7 @@ def DistributedOptimizer(
     compression: Any = None, *, sparse_as_dense: bool = False, gradient_predivide_factor: float = 1.0,
     op: int = Op.AVERAGE, backward_passes_per_step: int = 1, average_aggregated_gradients: bool = False,
     num_groups: int = 0, groups: Groups = None, process_set: Optional[ProcessSet] = None,
-    scale_local_gradients: bool = True, use_locking: bool = False,
+    scale_local_gradients: bool = True, use_locking: bool = False, algorithm: Optional[Choice] = None,
 ) -> Any:  # fmt: skip
     """Return an optimizer of a subclass of the given one's class that steps on gradients reduced over the ranks.
 
@@ -158,6 +159,7 @@ def DistributedOptimizer(
         process_set: the ranks that take part.
         scale_local_gradients: scale the gradients of variables registered as local by 1 / ranks.
         use_locking: as `name`.
+        algorithm: what reduces dense gradients, see `lwcc.allreduce`; default what the set uses (`lwcc.use`).
 
     Raises:
         TypeError: no optimizer of Keras.
@@ -177,8 +179,9 @@ def DistributedOptimizer(
         warnings.warn("num_groups is deprecated, use groups", DeprecationWarning, stacklevel=2)
     wanted = groups if groups is not None else num_groups
     options = Options(
-        compression, sparse_as_dense, op, gradient_predivide_factor, wanted, process_set, scale_local_gradients
-    )
+        compression, sparse_as_dense, op, gradient_predivide_factor, wanted, process_set, scale_local_gradients,
+        algorithm,
+    )  # fmt: skip
     if hasattr(kind, "apply"):
         _watch_models()
     made: Any = object.__new__(_distributed(kind))

@@ -82,7 +82,8 @@ def alone(make: Any = sgd) -> keras.Model:
 
 def case_tapes_match_one_process_on_the_whole_batch(rank: int, size: int) -> None:
     expected = alone()
-    for options in ({}, {"groups": 2}, {"gradient_predivide_factor": 3.0}, {"sparse_as_dense": True}):
+    divided = {"gradient_predivide_factor": 3.0}
+    for options in ({"algorithm": "ring"}, {"groups": 2}, divided, {"sparse_as_dense": True}):
         for eager in (False, True):
             model = net()
             wrap = lambda tape: hvd.DistributedGradientTape(tape, **options)  # noqa: B023, E731
@@ -102,7 +103,8 @@ def case_tapes_match_one_process_on_the_whole_batch(rank: int, size: int) -> Non
 def case_optimizers_match_one_process_on_the_whole_batch(rank: int, size: int) -> None:
     adam = lambda: keras.optimizers.Adam(0.01, clipnorm=0.5)  # noqa: E731
     half = {"compression": hvdk.Compression.fp16}
-    for make, options, tolerance in ((sgd, {}, 2e-5), (adam, {"groups": 1}, 2e-5), (sgd, half, 2e-3)):
+    ring = {"algorithm": "ring"}
+    for make, options, tolerance in ((sgd, ring, 2e-5), (adam, {"groups": 1}, 2e-5), (sgd, half, 2e-3)):
         expected, model = alone(make), net()
         train(model, hvdk.DistributedOptimizer(make(), **options), lambda array: mine(array, rank, size))
         close(model, expected, tolerance)

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 from casebook import equal, raises, run
 
+import lwcc
 import lwcc_tf as hvd
 
 FLOATS = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
@@ -153,6 +154,42 @@ def case_objects_travel(rank: int, size: int) -> None:
     assert hvd.HorovodInternalError is hvd.LwccError and hvd.gloo_built() and not hvd.mpi_enabled()
     assert all(hasattr(hvd, name) for name in hvd.__all__)
     raises(AttributeError, "lwcc_tf elastic", lambda: hvd.elastic)
+
+
+@lwcc.algorithm("allreduce")
+def my_ring(plan: lwcc.Plan, rank: int, size: int) -> None:
+    for k in plan.rounds(size - 1):
+        plan.send((rank + 1) % size, chunk=rank - k)
+        plan.recv_reduce((rank - 1) % size, chunk=rank - k - 1)
+    for k in plan.rounds(size - 1):
+        plan.send((rank + 1) % size, chunk=rank + 1 - k)
+        plan.recv_copy((rank - 1) % size, chunk=rank - k)
+
+
+def case_a_call_may_name_its_algorithm(rank: int, size: int) -> None:
+    mine = tf.reshape(tf.range(4.0 * size), [2 * size, 2]) + rank
+    calls = (
+        ("ring", lambda way, name: hvd.allreduce(mine, op=hvd.Sum, name=name, algorithm=way)),
+        (my_ring, lambda way, name: hvd.grouped_allreduce([mine, mine], op=hvd.Sum, name=name, algorithm=way)[1]),
+        ("ring", lambda way, name: hvd.allgather(mine, name, algorithm=way)),
+        ("binomial", lambda way, name: hvd.broadcast(mine, size - 1, name, algorithm=way)),
+        ("circulant", lambda way, name: hvd.reducescatter(mine, op=hvd.Sum, name=name, algorithm=way)),
+        ("pairwise", lambda way, name: hvd.alltoall(mine, name=name, algorithm=way)),
+    )
+    for i, (algorithm, call) in enumerate(calls):
+        expected = call(None, f"selected.{i}")
+        assert equal(call(algorithm, f"named.{i}"), expected)
+        assert equal(tf.function(lambda: call(algorithm, f"traced.{i}"))(), expected)  # noqa: B023
+        if size > 1:  # what a rank names is part of what it asks for
+            raises(tf.errors.FailedPreconditionError, f"disagree algorithm {getattr(algorithm, 'name', algorithm)}",
+                   lambda: call(algorithm if rank else None, f"apart.{i}"))  # noqa: B023  # fmt: skip
+        raises(ValueError, "no algorithm 'rung'", lambda: call("rung", "rung"))  # noqa: B023
+    with tf.GradientTape() as tape:
+        tape.watch(mine)
+        total = hvd.allreduce(mine, name="forward", algorithm=my_ring)
+    assert equal(tape.gradient(total, mine), tf.ones_like(mine))
+    sparse = tf.IndexedSlices(mine, tf.range(2 * size), tf.constant([2 * size, 2]))
+    raises(ValueError, "IndexedSlices algorithm=", lambda: hvd.allreduce(sparse, algorithm="ring"))
 
 
 def case_process_sets_work_apart(rank: int, size: int) -> None:
