@@ -113,10 +113,20 @@ def refuse_xla(what: str) -> None:
         )  # fmt: skip
 
 
+_chained: weakref.WeakSet[Any] = weakref.WeakSet()  # graphs whose further calls run in order
+
+
+def chain() -> list[Any]:
+    """Return the graph's collectives so far; its later ones are to wait for what has effects before them."""
+    graph = tf.compat.v1.get_default_graph()
+    _chained.add(graph)
+    return [op for op in graph.get_operations() if op.type.startswith("Lwcc")]
+
+
 def independent(result: Any) -> Any:
     """Keep tf.function from chaining the op with the others that have effects; return what was given."""
     flat = tf.nest.flatten(result)
-    if flat and not tf.executing_eagerly() and library.asynchronous():
+    if flat and not tf.executing_eagerly() and library.asynchronous() and flat[0].graph not in _chained:
         manager = getattr(flat[0].graph, "experimental_acd_manager", None)
         if manager is not None:
             manager.run_independently(flat[0].op)

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
+import numpy as np
 import tensorflow as tf
 
 import lwcc
@@ -218,18 +219,21 @@ def barrier(process_set: Optional[ProcessSet] = None) -> Any:
     return engine.run(Call(core.BARRIER, None, process_set=process_set), [])
 
 
-def join(process_set: Optional[ProcessSet] = None) -> int:
-    """Say that this rank is out of data; return, when every rank has said so, the rank that did last. Eager only.
+def join(process_set: Optional[ProcessSet] = None) -> Any:
+    """Say that this rank is out of data; return, when every rank has said so, the rank that did last.
 
-    Until then it takes part in what the others ask for with neutral elements, and Average divides by the others.
+    Until then it takes part in what the others ask for with neutral elements, and Average divides by the others. In a
+    function: an int32 scalar, of an op that comes after the calls before it and holds one of TensorFlow's threads.
 
     Raises:
-        RuntimeError: called while a function is traced.
-        LwccError: a rank died, or left without joining.
+        LwccError: a rank died, or left without joining; in a function: `tf.errors.OpError` with its text.
     """
-    if not tf.executing_eagerly():
-        raise RuntimeError("lwcc: join waits for the other ranks; call it outside tf.function")
-    return lwcc.join(process_set=process_set)
+    if tf.executing_eagerly():
+        return lwcc.join(process_set=process_set)
+    engine.refuse_xla("join")
+    with tf.control_dependencies(engine.chain()):
+        last = tf.numpy_function(lambda: np.int32(lwcc.join(process_set=process_set)), [], tf.int32)
+    return tf.ensure_shape(last, [])
 
 
 def rank_op(name: Optional[str] = None) -> Any:

@@ -221,7 +221,25 @@ def case_ranks_that_have_joined_count_no_more(rank: int, size: int) -> None:
         assert np.allclose(tf.convert_to_tensor(hvd.allreduce(mine)).numpy(), mean)
     assert hvd.join() == size - 1
     assert equal(hvd.allreduce(1, op=hvd.Sum), size)
-    raises(RuntimeError, "outside tf.function", lambda: tf.function(hvd.join)())
+
+
+def case_functions_may_join(rank: int, size: int) -> None:
+    @tf.function
+    def epoch(batches: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        total = tf.zeros([2])
+        for _ in tf.range(batches):
+            total += hvd.allreduce(tf.fill([2], float(rank)))
+        total += hvd.allreduce(tf.fill([2], float(rank)), name="outside the loop")
+        last = hvd.join()
+        return total, last, hvd.allreduce(tf.constant(1), op=hvd.Sum, name="after")
+
+    for begin in (0, 1):  # the rounds that rank r takes part in: one more each
+        total, last, after = epoch(tf.constant(begin + rank))
+        assert int(last) == size - 1 and int(after) == size
+        assert hvd.allreduce(1, op=hvd.Sum).numpy() == size  # without a name: counted anew on every rank
+    means = [sum(range(r, size)) / (size - r) for r in range(size)]
+    assert rank or np.allclose(total.numpy(), means[0] * 2), (total, means)
+    raises(tf.errors.InvalidArgumentError, "join jit_compile=False", tf.function(hvd.join, jit_compile=True))
 
 
 def case_outside_a_job_calls_fail_with_advice(rank: int, size: int) -> None:
