@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import itertools
 import warnings
 from collections.abc import Iterable
@@ -85,7 +86,7 @@ def _distributed(kind: Any) -> Any:
     It has the name of the given class: that is what Keras writes when it saves the optimizer.
     """
     bases = (_Keras3 if hasattr(kind, "apply") else _Keras2, kind)
-    return type(kind.__name__, bases, {"__module__": kind.__module__, "__qualname__": kind.__qualname__})
+    return type(kind)(kind.__name__, bases, {"__module__": kind.__module__, "__qualname__": kind.__qualname__})
 
 
 def _prepare(model: Any) -> None:
@@ -107,10 +108,8 @@ def _prepare(model: Any) -> None:
 
 
 @functools.cache
-def _watch_models() -> None:
-    """Have Keras call `_prepare` before it makes the training function of a model."""
-    import keras
-
+def _watch_models(keras: Any) -> None:
+    """Have a Keras call `_prepare` before it makes the training function of a model."""
     make = keras.Model.make_train_function
 
     @functools.wraps(make)
@@ -119,6 +118,12 @@ def _watch_models() -> None:
         return make(self, *args, **kwargs)
 
     keras.Model.make_train_function = make_train_function
+
+
+def _home(kind: Any) -> Any:
+    """Return the Keras that an optimizer's class is of."""
+    roots = [base.__module__.partition(".")[0] for base in kind.__mro__]
+    return importlib.import_module("tf_keras" if "tf_keras" in roots else "keras")
 
 
 @functools.cache
@@ -182,8 +187,7 @@ def DistributedOptimizer(
         compression, sparse_as_dense, op, gradient_predivide_factor, wanted, process_set, scale_local_gradients,
         algorithm,
     )  # fmt: skip
-    if hasattr(kind, "apply"):
-        _watch_models()
+    _watch_models(_home(kind))
     made: Any = object.__new__(_distributed(kind))
     object.__setattr__(made, "__dict__", optimizer.__dict__)  # past Keras, which tracks what is set
     made.__dict__["_lwcc"] = _State(options.checked(), backward_passes_per_step, average_aggregated_gradients)
