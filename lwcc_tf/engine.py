@@ -126,9 +126,9 @@ def chain() -> list[Any]:
 def independent(result: Any) -> Any:
     """Keep tf.function from chaining the op with the others that have effects; return what was given."""
     flat = tf.nest.flatten(result)
-    if flat and not tf.executing_eagerly() and library.asynchronous() and flat[0].graph not in _chained:
+    if flat and not tf.executing_eagerly() and flat[0].graph not in _chained:
         manager = getattr(flat[0].graph, "experimental_acd_manager", None)
-        if manager is not None:
+        if manager is not None and library.asynchronous():
             manager.run_independently(flat[0].op)
     return result
 

@@ -107,7 +107,7 @@ def grouped_allreduce(
     ignore_name_scope: bool = False, algorithm: Optional[Choice] = None,
 ) -> list[Any]:  # fmt: skip
     """Reduce several dense tensors as one unit; return tensors, in order."""
-    if not tensors:
+    if len(tensors) == 0:
         return []
     kind = engine.reduction(average, op)
     call = Call(core.ALLREDUCE, name, kind, 0, prescale_factor, postscale_factor, process_set, algorithm)
@@ -127,7 +127,7 @@ def grouped_allgather(
     process_set: Optional[ProcessSet] = None, *, algorithm: Optional[Choice] = None,
 ) -> list[Any]:  # fmt: skip
     """`allgather` several tensors as one unit."""
-    if not tensors:
+    if len(tensors) == 0:
         return []
     rows = [tf.reshape(tensor, [1]) if tensor.shape.rank == 0 else tensor for tensor in _tensors(tensors)]
     call = Call(core.ALLGATHER, name, process_set=process_set, algorithm=algorithm)
@@ -205,7 +205,7 @@ def grouped_reducescatter(
     """`reducescatter` (Average or Sum) several tensors as one unit."""
     if op not in (Op.AVERAGE, Op.SUM):
         raise ValueError(f"lwcc: reducescatter takes op=Average or Sum, not {Op(op).name.title()}")
-    if not tensors:
+    if len(tensors) == 0:
         return []
     given = _tensors(tensors)
     if any(tensor.shape.rank == 0 for tensor in given):

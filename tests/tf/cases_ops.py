@@ -8,6 +8,7 @@ from casebook import equal, raises, run
 
 import lwcc
 import lwcc_tf as hvd
+from lwcc_tf import library
 
 FLOATS = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 INTS = (tf.uint8, tf.int8, tf.uint16, tf.int16, tf.uint32, tf.int32, tf.uint64, tf.int64)
@@ -111,6 +112,7 @@ def case_reducescatter_deals_out_rows(rank: int, size: int) -> None:
     rows = whole[first : first + (3 if rank == 0 else 2)]
     assert equal(hvd.reducescatter(mine, op=hvd.Sum), rows)
     assert np.allclose(tf.function(hvd.reducescatter)(mine).numpy(), rows / size)
+    assert equal(hvd.grouped_allreduce(mine, op=hvd.Max)[1], [float(size * 2), float(size * 3)])  # rows are a list too
     pair = hvd.grouped_reducescatter([mine, tf.cast(mine, tf.float64)], op=hvd.Sum)
     assert equal(pair[0], rows) and equal(pair[1], tf.cast(rows, tf.float64))
     raises(ValueError, "Average Max", lambda: hvd.reducescatter(mine, op=hvd.Max))
@@ -153,7 +155,23 @@ def case_objects_travel(rank: int, size: int) -> None:
     assert hvd.allgather_object("x" * rank) == ["x" * r for r in range(size)]
     assert hvd.HorovodInternalError is hvd.LwccError and hvd.gloo_built() and not hvd.mpi_enabled()
     assert all(hasattr(hvd, name) for name in hvd.__all__)
-    raises(AttributeError, "lwcc_tf elastic", lambda: hvd.elastic)
+    raises(AttributeError, "no elastic: fixed", lambda: hvd.elastic)
+    hook = raises(AttributeError, "BroadcastGlobalVariablesHook", lambda: hvd.BroadcastGlobalVariablesHook)
+    assert "call broadcast_variables" in str(hook)
+    raises(TypeError, "no optimizer of Keras DistributedGradientTape", lambda: hvd.DistributedOptimizer(
+        tf.compat.v1.train.GradientDescentOptimizer(0.1)))  # fmt: skip
+
+
+def case_graphs_of_tensorflow_1_communicate(rank: int, size: int) -> None:
+    library.asynchronous.cache_clear()
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        helper = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum))
+        total, in_function = hvd.allreduce(tf.constant([1.0]) + rank, op=hvd.Sum), helper(tf.ones([2]))
+        gathered = hvd.allgather(tf.fill([rank + 1], rank))
+        for _ in range(2):
+            found = session.run([total, in_function, gathered, hvd.rank_op()])
+            assert float(found[0][0]) == sum(range(1, size + 1)) and found[1].tolist() == [size] * 2
+            assert found[2].tolist() == [r for r in range(size) for _ in range(r + 1)] and found[3] == rank
 
 
 @lwcc.algorithm("allreduce")
