@@ -26,7 +26,10 @@ import keras, numpy as np, tensorflow as tf
 given, answer = np.load("given.npy"), np.load("answer.npy")
 exported, model = tf.saved_model.load("exported"), keras.models.load_model("model.keras")
 assert np.allclose(exported.serve(given), answer, atol=1e-6) and np.allclose(model(given), answer, atol=1e-6)
+(saved,) = tf.saved_model.load("saved").signatures["serving_default"](tf.constant(given)).values()
+assert np.allclose(saved, answer, atol=1e-6)
 assert type(model.optimizer) is keras.optimizers.SGD and int(model.optimizer.iterations) == 1
+assert model.optimizer.name == "mine" and model.optimizer.momentum == 0.9
 """
 ROWS = 12  # of the whole batch: divides by 1, 2, 3 and 4 ranks
 
@@ -266,12 +269,14 @@ def case_models_are_saved_under_their_own_names(rank: int, size: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.keras"
         model = net()
-        model.compile(hvdk.DistributedOptimizer(sgd()), entropy, jit_compile=False)
+        named = keras.optimizers.SGD(0.05, momentum=0.9, name="mine")
+        model.compile(hvdk.DistributedOptimizer(named), entropy, jit_compile=False)
         x, y = (mine(array, rank, size) for array in batch(0))
         model.fit(x, y, verbose=0)
         model.save(path)
         if rank == 0:
             model.export(Path(folder) / "exported", verbose=False)
+            tf.saved_model.save(model, str(Path(folder) / "saved"))
             np.save(Path(folder) / "given.npy", x)
             np.save(Path(folder) / "answer.npy", model(x).numpy())
             command = [sys.executable, "-c", LOAD]

@@ -45,6 +45,17 @@ def case_allreduce_averages_and_takes_extremes(rank: int, size: int) -> None:
         assert abs(got - mean).max() <= (0.02 if dtype.size == 2 else 1e-6), dtype
 
 
+def case_every_collective_takes_every_type(rank: int, size: int) -> None:
+    odd, pair = np.arange(size) % 2, np.ones((1, 2), np.int64)
+    for dtype in FLOATS + INTS + (tf.bool, tf.complex64):
+        mine = tf.cast(np.full([size, 2], rank % 2), dtype)
+        assert equal(hvd.broadcast(mine, size - 1), tf.cast(np.full([size, 2], odd[-1]), dtype)), dtype
+        assert equal(hvd.allgather(mine), tf.cast(np.repeat(odd, size)[:, None] * pair, dtype)), dtype
+        assert equal(hvd.alltoall(mine), tf.cast(odd[:, None] * pair, dtype)), dtype
+        for total in (hvd.allreduce(mine, op=hvd.Sum)[:1], hvd.reducescatter(mine, op=hvd.Sum)):  # of bool: or
+            assert equal(total, tf.cast(np.full([1, 2], odd.sum()), dtype)), dtype
+
+
 def case_bool_and_complex_travel(rank: int, size: int) -> None:
     flags = tf.constant([True, rank == 0, False])
     assert hvd.allreduce(flags, op=hvd.Max).numpy().tolist() == [True, True, False]
