@@ -33,6 +33,11 @@ class _State:
 class Distributed:
     """What `DistributedOptimizer` adds to an optimizer's class. All other methods are those of that class."""
 
+    @classmethod
+    def from_config(cls, *args: Any, **kwargs: Any) -> Any:
+        """Return an optimizer of the given one's class, not distributed: its configuration is of that."""
+        return cls.__bases__[1].from_config(*args, **kwargs)  # type: ignore[attr-defined]
+
     def register_local_var(self, variable: Any) -> None:
         """Keep the gradient of this variable on its rank, scaled by 1 / ranks (see `scale_local_gradients`)."""
         self.__dict__["_lwcc"].reducer.local.add(key(variable))

@@ -288,6 +288,8 @@ def case_models_are_saved_under_their_own_names(rank: int, size: int) -> None:
         again.fit(x, y, verbose=0)
         model.fit(x, y, verbose=0)
         close(again, model, 1e-6)
+        copy = type(again.optimizer).from_config(again.optimizer.get_config())
+        assert type(copy) is keras.optimizers.SGD and hvdk.DistributedOptimizer(copy).name == "mine"
         assert int(again.optimizer.iterations) == 2 and again.optimizer.get_config() == model.optimizer.get_config()
     kinds = (
         hvdk.allreduce([float(rank)]),

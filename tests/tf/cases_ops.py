@@ -126,6 +126,9 @@ def case_reducescatter_deals_out_rows(rank: int, size: int) -> None:
     assert equal(hvd.grouped_allreduce(mine, op=hvd.Max)[1], [float(size * 2), float(size * 3)])  # rows are a list too
     pair = hvd.grouped_reducescatter([mine, tf.cast(mine, tf.float64)], op=hvd.Sum)
     assert equal(pair[0], rows) and equal(pair[1], tf.cast(rows, tf.float64))
+    for _ in range(2):  # a known name may come back as another collective's
+        assert equal(hvd.allreduce(mine, op=hvd.Sum, name="again"), whole)
+        assert equal(hvd.reducescatter(mine, op=hvd.Sum, name="again"), rows)
     raises(ValueError, "Average Max", lambda: hvd.reducescatter(mine, op=hvd.Max))
     raises(ValueError, "dimension", lambda: hvd.reducescatter(tf.constant(1.0)))
 
