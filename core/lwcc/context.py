@@ -117,6 +117,8 @@ def _join(place: rendezvous.Place, timeout: Optional[float], store: Optional[ren
     mpi = engines.load_mpi() if engine == "mpi" else None
     if mpi is not None:
         place = engines.place_of_mpi(mpi, place)
+    else:
+        engines.warn_of_singletons(place)
     if store is not None:
         secret = rendezvous.agree_secret(store, place, limit)
     elif place.scheme == "mpi":
