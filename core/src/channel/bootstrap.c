@@ -144,6 +144,7 @@ static int find_mates(joining *j) {
   int me = j->b->job.rank, n = 0;
   bool all = true;
   for (int i = 0; i < j->b->job.size; i++) {
+    j->parts.crowd += *j->ends[i].boot && strcmp(j->ends[i].boot, j->ends[me].boot) == 0;
     if (j->group[i] != j->group[me]) continue;
     if (i == me) j->parts.me = n;
     j->mates[n++] = i;
