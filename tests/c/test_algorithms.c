@@ -60,18 +60,18 @@ static void check_costs(void) {
   for (int p = 2; p <= 128; p += p < 17 ? 1 : 37) {
     double share = (p - 1.0) / p;
     int log = ceil_log2(p);
-    check_cost(LWCC_ALLREDUCE, "ring", p, (plan_cost_t){2 * (p - 1), 2 * share, share});
-    check_cost(LWCC_ALLREDUCE, "circulant", p, (plan_cost_t){2 * log, 2 * share, share});
-    check_cost(LWCC_ALLREDUCE, "direct", p, (plan_cost_t){p, 2 * share, share});
-    check_cost(LWCC_REDUCESCATTER, "circulant", p, (plan_cost_t){log, share, share});
-    check_cost(LWCC_ALLGATHER, "bruck", p, (plan_cost_t){log, share, 0});
-    check_cost(LWCC_BROADCAST, "binomial", p, (plan_cost_t){log, log, 0});
-    check_cost(LWCC_BROADCAST, "scatter_allgather", p, (plan_cost_t){2 * log, 2 * share, 0});
-    check_cost(LWCC_BARRIER, "dissemination", p, (plan_cost_t){log, 0, 0});
+    check_cost(LWCC_ALLREDUCE, "ring", p, (plan_cost_t){2 * (p - 1), 2 * share, share, 0});
+    check_cost(LWCC_ALLREDUCE, "circulant", p, (plan_cost_t){2 * log, 2 * share, share, 0});
+    check_cost(LWCC_ALLREDUCE, "direct", p, (plan_cost_t){p, 2 * share, share, 0});
+    check_cost(LWCC_REDUCESCATTER, "circulant", p, (plan_cost_t){log, share, share, 0});
+    check_cost(LWCC_ALLGATHER, "bruck", p, (plan_cost_t){log, share, 0, 0});
+    check_cost(LWCC_BROADCAST, "binomial", p, (plan_cost_t){log, log, 0, 0});
+    check_cost(LWCC_BROADCAST, "scatter_allgather", p, (plan_cost_t){2 * log, 2 * share, 0, 0});
+    check_cost(LWCC_BARRIER, "dissemination", p, (plan_cost_t){log, 0, 0, 0});
   }
-  check_cost(LWCC_ALLREDUCE, "recursive_doubling", 8, (plan_cost_t){3, 3, 3});
-  check_cost(LWCC_ALLREDUCE, "recursive_doubling", 7, (plan_cost_t){4, 3, 3});
-  check_cost(LWCC_ALLREDUCE, "halving_doubling", 8, (plan_cost_t){6, 1.75, 0.875});
+  check_cost(LWCC_ALLREDUCE, "recursive_doubling", 8, (plan_cost_t){3, 3, 3, 0});
+  check_cost(LWCC_ALLREDUCE, "recursive_doubling", 7, (plan_cost_t){4, 3, 3, 0});
+  check_cost(LWCC_ALLREDUCE, "halving_doubling", 8, (plan_cost_t){6, 1.75, 0.875, 0});
 }
 
 int main(void) {

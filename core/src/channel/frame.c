@@ -7,7 +7,7 @@
 #include "channel/park.h"
 #include "os/status.h"
 
-enum { BUDGET = 512 << 10 }; /* bytes moved in one turn */
+enum { BUDGET = 1 << 20 }; /* bytes moved in one turn */
 
 void frame_note_failure(channel *ch, int peer, int code, const char *text) {
   peer_state *p = &ch->peers[peer];

@@ -65,18 +65,16 @@ static int open_foreign(const engine *e, pset *ps) {
 }
 
 /* What `lwcc bench p2p` has found of the wire, if the launcher says it. */
-static void price(exec_team *team) {
+static void price(wire_cost *cost) {
   const char *text = env_text(ENV_COST);
-  double a, b, c;
-  int end = 0;
+  double v[4] = {0, 0, 0, -1};
+  int end = 0, n = sscanf(text, "%lf,%lf,%lf%n,%lf%n", &v[0], &v[1], &v[2], &end, &v[3], &end);
   if (!*text) return;
-  if (sscanf(text, "%lf,%lf,%lf%n", &a, &b, &c, &end) != 3 || text[end] || !(a >= 0 && b >= 0 && c >= 0)) {
+  if (n < 3 || text[end] || !(v[0] >= 0 && v[1] >= 0 && v[2] >= 0)) {
     LOG(WARN, "LWCC_COST=%.60s is ignored; expected three numbers of seconds, such as 15e-6,4e-10,5e-11", text);
     return;
   }
-  team->alpha_s = a;
-  team->beta_s_per_byte = b;
-  team->gamma_s_per_byte = c;
+  *cost = (wire_cost){v[0], v[1], v[2], v[3] >= 0 ? v[3] : v[0] / 3};
 }
 
 /* area: zeroed shared memory for two teams; NULL: the set has none. */
@@ -86,10 +84,7 @@ static int open_teams(engine *e, pset *ps, void *area) {
                           .ranks = ps->ranks,
                           .ch = e->ch,
                           .cls = LINK_NAMED,
-                          .alpha_s = area ? 1e-6 : 15e-6,
-                          .beta_s_per_byte = area ? 0.2e-9 : 0.4e-9,
-                          .gamma_s_per_byte = 0.05e-9};
-  if (!area) price(&ps->named);
+                          .cost = area ? (wire_cost){1e-6, 0.2e-9, 0.05e-9, 0.3e-6} : e->cost};
   ps->raw = ps->named;
   ps->raw.cls = LINK_RAW;
   TRY(open_foreign(e, ps));
@@ -176,6 +171,8 @@ int engine_create(const engine_parts *parts, engine **out) {
 int engine_bind(engine *e, channel *ch, node *nd) {
   e->ch = ch;
   e->nd = nd;
+  e->cost = (wire_cost){15e-6, 0.4e-9, 0.05e-9, 5e-6};
+  price(&e->cost);
   set_waits(e);
   if (nd) TRY(node_attach(nd, ch));
   TRY(add_world(e));

@@ -77,8 +77,7 @@ static int cheapest(exec_team *team, const coll_args *a, int *index_out) {
     if (c->entry->algo->collective != a->collective) continue;
     if (!c->priced) TRY(price(team, c));
     if (c->refused) continue;
-    double s =
-        plan_seconds(&c->cost, (size_t)1 << size_class, team->alpha_s, team->beta_s_per_byte, team->gamma_s_per_byte);
+    double s = plan_seconds(&c->cost, (size_t)1 << size_class, &team->cost);
     LOG(DEBUG, "select: %s %s for 2^%d bytes, %d ranks: %.1f us", collective_name(a->collective), c->entry->name,
         size_class, team->size, s * 1e6);
     if (best < 0 || s < best_s) best = i, best_s = s;

@@ -17,8 +17,10 @@
 #include "os/mem.h"
 #include "os/status.h"
 
-#define PIECE ((size_t)256 << 10) /* a few stay in the second-level cache; a multiple of every element */
-enum { DEPTH = 4 };               /* pieces of a flight under way */
+/* Bytes of a piece, the same at both ends; multiples of every element. A few stay in the second-level cache. Between
+ * two ranks, who swap halves in step, fewer turns count more. */
+enum { PIECE = 256 << 10, PIECE_OF_TWO = 1 << 20, DEPTH = 4 /* pieces of a flight under way */ };
+enum { PART = 64 << 10 }; /* what is added of a piece that is still arriving */
 
 static flight *get(const exec_op *op, uint64_t number) {
   return &op->flights[number % op->capacity];
@@ -29,7 +31,7 @@ static size_t chunk_at(const exec_op *op, int chunk) {
 }
 
 static size_t position(const flight *f, size_t piece) {
-  return piece * PIECE < f->nbytes ? piece * PIECE : f->nbytes;
+  return piece * f->piece < f->nbytes ? piece * f->piece : f->nbytes;
 }
 
 static size_t piece_nbytes(const flight *f, size_t piece) {
@@ -41,7 +43,7 @@ static chan_io *io_of(const flight *f, size_t piece) {
 }
 
 static char *slot_of(const flight *f, size_t piece) {
-  size_t each = f->nbytes < PIECE ? f->nbytes : PIECE;
+  size_t each = f->nbytes < f->piece ? f->nbytes : f->piece;
   return f->slots + piece % f->depth * each;
 }
 
@@ -72,7 +74,8 @@ static size_t flights_of(const exec_op *op, int round) {
 static int open_flight(exec_op *op, flight f, int plan_peer, bool roomy) {
   flight *slot = get(op, op->end);
   f.peer = op->team->ranks[(plan_peer + op->rotation) % op->team->size];
-  f.npieces = f.nbytes ? (f.nbytes + PIECE - 1) / PIECE : op->plan->collective == LWCC_BARRIER;
+  f.piece = op->team->size == 2 ? PIECE_OF_TWO : PIECE;
+  f.npieces = f.nbytes ? (f.nbytes + f.piece - 1) / f.piece : op->plan->collective == LWCC_BARRIER;
   f.depth = roomy || f.npieces < DEPTH ? f.npieces : DEPTH;
   f.ios = slot->ios;
   f.slots = slot->slots;
@@ -88,7 +91,7 @@ static int open_flight(exec_op *op, flight f, int plan_peer, bool roomy) {
   if (f.peer < 0) return LWCC_OK;
   TRY(exec_room(&slot->ios, &slot->ios_room, f.depth * sizeof(chan_io)));
   if (!receives(&f) || f.kind == FLIGHT_COPY) return LWCC_OK;
-  return exec_room(&slot->slots, &slot->slots_room, f.depth * (f.nbytes < PIECE ? f.nbytes : PIECE));
+  return exec_room(&slot->slots, &slot->slots_room, f.depth * (f.nbytes < f.piece ? f.nbytes : f.piece));
 }
 
 static flight range(const exec_op *op, flight_kind kind, const plan_step *s) {
@@ -256,14 +259,24 @@ static int passed(const exec_op *op, const flight *f, size_t piece) {
   return io->status < 0 ? lost(op, f, io) : io->status;
 }
 
-/* Put a received piece in its place. */
-static void apply(const exec_op *op, const flight *f) {
-  void *to = op->data + f->at + position(f, f->done), *from = slot_of(f, f->done);
-  size_t n = piece_nbytes(f, f->done);
-  if (f->kind == FLIGHT_STAGED)
-    reduce_copy(to, from, n, 0);
-  else if (f->kind == FLIGHT_REDUCE)
-    op->fold(2, (const void *[]){to, from}, 1, &to, n / op->width, 1.0);
+/* Put what has come of a piece in its place, up to clear; true: all of it is there. What is under way is taken in
+ * parts, while it is in the cache, so that little is left to do when the last byte comes. */
+static bool apply(const exec_op *op, flight *f, bool whole, size_t clear) {
+  size_t begin = position(f, f->done), all = piece_nbytes(f, f->done);
+  size_t have = whole ? all : io_of(f, f->done)->done / PART * PART;
+  if (have > clear - begin) have = (clear - begin) / op->width * op->width;
+  if (have > f->applied) {
+    void *to = op->data + f->at + begin + f->applied, *from = slot_of(f, f->done) + f->applied;
+    size_t n = have - f->applied;
+    if (f->kind == FLIGHT_STAGED)
+      reduce_copy(to, from, n, 0);
+    else
+      op->fold(2, (const void *[]){to, from}, 1, &to, n / op->width, 1.0);
+    f->applied = have;
+  }
+  if (f->applied < all) return false;
+  f->applied = 0;
+  return true;
 }
 
 static int settle(exec_op *op, uint64_t number, bool *any) {
@@ -272,10 +285,10 @@ static int settle(exec_op *op, uint64_t number, bool *any) {
   while (f->kind != FLIGHT_TERM && f->done < f->npieces) {
     int st = passed(op, f, f->done);
     if (st < 0) return st;
-    if (st == LWCC_PENDING) break;
-    if (f->kind > FLIGHT_COPY && clear == SIZE_MAX) clear = clear_nbytes(op, number, false);
-    if (position(f, f->done + 1) > clear) break;
-    if (f->kind > FLIGHT_COPY) apply(op, f);
+    bool applies = f->kind > FLIGHT_COPY && f->done < f->posted;
+    if (st == LWCC_PENDING && !(applies && io_of(f, f->done)->done >= f->applied + PART)) break;
+    if (applies && clear == SIZE_MAX) clear = clear_nbytes(op, number, false);
+    if (applies && (clear < position(f, f->done) || !apply(op, f, st == LWCC_OK, clear))) break;
     f->done++;
     *any = true;
   }

@@ -22,6 +22,8 @@ typedef struct {
   int peer;                     /* global rank */
   bool outside;                 /* reads IN, which nobody writes (alltoall) */
   size_t at, nbytes;            /* range of D; outside: of IN */
+  size_t piece;                 /* bytes of each but the last */
+  size_t applied;               /* bytes of piece number done that are in their place already */
   size_t npieces, posted, done; /* pieces in all, given to the channel, finished; done <= posted <= done + depth */
   size_t depth;                 /* pieces under way at most */
   uint64_t before;              /* number + 1 of the flight before, with the same peer and direction; 0: none */

@@ -54,10 +54,13 @@ typedef struct {
   int rounds;
   double bytes;   /* sent by the busiest rank, in units of the payload */
   double reduced; /* reduced by the busiest rank, in units of the payload */
+  int messages;   /* sent by the busiest rank */
 } plan_cost_t;
+typedef struct { /* what a wire takes for a message, for each more that a rank sends in a round, and for a byte */
+  double alpha_s, beta_s_per_byte, gamma_s_per_byte /* adding */, overhead_s;
+} wire_cost;
 plan_cost_t plan_cost(const lwcc_plan *const *plans, int size);
-double plan_seconds(const plan_cost_t *c, size_t nbytes, double alpha_s, double beta_s_per_byte,
-                    double gamma_s_per_byte);
+double plan_seconds(const plan_cost_t *c, size_t nbytes, const wire_cost *w);
 
 /* Text picture, one line a step; returns the length needed (as snprintf). */
 int64_t plan_print(const lwcc_plan *p, char *out, size_t cap);
