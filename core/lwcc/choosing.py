@@ -145,11 +145,16 @@ def load_plugins_of_environment() -> None:
 def apply_environment(process_set: int) -> None:
     """Have a new set use what LWCC_ALGORITHM says ("allreduce=ring,mine.py:my_bcast"); collective over the set.
 
-    A set other than the world whose ranks an algorithm does not serve goes on selecting.
+    A set other than the world whose ranks an algorithm does not serve goes on selecting. A collective with choices by
+    payload ("allreduce=recursive_doubling@16384,allreduce=ring") is left to the core, which reads them at each call.
     """
     load_plugins_of_environment()
-    for choice in filter(None, os.environ.get("LWCC_ALGORITHM", "").split(",")):
+    choices = [choice for choice in os.environ.get("LWCC_ALGORITHM", "").split(",") if choice]
+    by_payload = {c.partition("=")[0] for c in choices if c.rpartition("@")[2].isdigit()}
+    for choice in choices:
         head, equals, rest = choice.partition("=")
+        if head in by_payload:
+            continue
         collective = head if equals else authoring.find(choice).collective
         wanted = rest if equals else choice
         try:

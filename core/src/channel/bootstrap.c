@@ -248,7 +248,8 @@ static void identify(const joining *j, rank_identity *ids_out) {
     os_copy_text(id->host, sizeof id->host, j->ends[i].host);
     for (int k = 0; k < size; k++) {
       if (j->group[k] != j->group[i]) continue;
-      if (!id->local_size) id->node = k;
+      if (!id->local_size) id->node = k, id->shares = true;
+      id->shares &= j->ends[k].share && endpoint_same_system(&j->ends[k], &j->ends[j->group[i]]);
       id->local_rank += k < i;
       id->local_size++;
     }

@@ -77,11 +77,24 @@ static void price(wire_cost *cost) {
   *cost = (wire_cost){v[0], v[1], v[2], v[3] >= 0 ? v[3] : v[0] / 3};
 }
 
+static int find_nodes(const engine *e, pset *ps) {
+  ps->nodes = calloc((size_t)ps->size, sizeof *ps->nodes);
+  if (!ps->nodes) return os_fail(LWCC_ERR_SYSTEM, "no memory for %d ranks", ps->size);
+  for (int i = 0; i < ps->size; i++) {
+    const rank_identity *id = &e->ids[ps->ranks[i]];
+    if (!id->shares) ps->nodes[i] = i;
+    while (e->ids[ps->ranks[ps->nodes[i]]].node != id->node) ps->nodes[i]++;
+  }
+  return LWCC_OK;
+}
+
 /* area: zeroed shared memory for two teams; NULL: the set has none. */
 static int open_teams(engine *e, pset *ps, void *area) {
+  TRY(find_nodes(e, ps));
   ps->named = (exec_team){.size = ps->size,
                           .me = ps->me,
                           .ranks = ps->ranks,
+                          .nodes = ps->nodes,
                           .ch = e->ch,
                           .cls = LINK_NAMED,
                           .cost = area ? (wire_cost){1e-6, 0.2e-9, 0.05e-9, 0.3e-6} : e->cost};

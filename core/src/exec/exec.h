@@ -14,6 +14,7 @@ typedef struct exec_cache exec_cache; /* plans, scratch and operations that a te
 typedef struct {    /* who takes part, and over what; lives longer than its operations */
   int size, me;     /* me: index */
   const int *ranks; /* global rank of each index */
+  const int *nodes; /* lowest index of each index's node; NULL: not known */
   channel *ch;
   int cls;           /* LINK_NAMED or LINK_RAW */
   shm_team *shm;     /* NULL: wire only */

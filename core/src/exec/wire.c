@@ -17,10 +17,9 @@
 #include "os/mem.h"
 #include "os/status.h"
 
-/* Bytes of a piece, the same at both ends; multiples of every element. A few stay in the second-level cache. Between
- * two ranks, who swap halves in step, fewer turns count more. */
-enum { PIECE = 256 << 10, PIECE_OF_TWO = 1 << 20, DEPTH = 4 /* pieces of a flight under way */ };
-enum { PART = 64 << 10 }; /* what is added of a piece that is still arriving */
+#define PIECE ((size_t)256 << 10) /* a few stay in the second-level cache; a multiple of every element */
+#define PART ((size_t)64 << 10)   /* is added of a piece that is still arriving */
+enum { DEPTH = 4 };               /* pieces of a flight under way */
 
 static flight *get(const exec_op *op, uint64_t number) {
   return &op->flights[number % op->capacity];
@@ -31,7 +30,7 @@ static size_t chunk_at(const exec_op *op, int chunk) {
 }
 
 static size_t position(const flight *f, size_t piece) {
-  return piece * f->piece < f->nbytes ? piece * f->piece : f->nbytes;
+  return piece * PIECE < f->nbytes ? piece * PIECE : f->nbytes;
 }
 
 static size_t piece_nbytes(const flight *f, size_t piece) {
@@ -43,7 +42,7 @@ static chan_io *io_of(const flight *f, size_t piece) {
 }
 
 static char *slot_of(const flight *f, size_t piece) {
-  size_t each = f->nbytes < f->piece ? f->nbytes : f->piece;
+  size_t each = f->nbytes < PIECE ? f->nbytes : PIECE;
   return f->slots + piece % f->depth * each;
 }
 
@@ -74,8 +73,7 @@ static size_t flights_of(const exec_op *op, int round) {
 static int open_flight(exec_op *op, flight f, int plan_peer, bool roomy) {
   flight *slot = get(op, op->end);
   f.peer = op->team->ranks[(plan_peer + op->rotation) % op->team->size];
-  f.piece = op->team->size == 2 ? PIECE_OF_TWO : PIECE;
-  f.npieces = f.nbytes ? (f.nbytes + f.piece - 1) / f.piece : op->plan->collective == LWCC_BARRIER;
+  f.npieces = f.nbytes ? (f.nbytes + PIECE - 1) / PIECE : op->plan->collective == LWCC_BARRIER;
   f.depth = roomy || f.npieces < DEPTH ? f.npieces : DEPTH;
   f.ios = slot->ios;
   f.slots = slot->slots;
@@ -91,7 +89,7 @@ static int open_flight(exec_op *op, flight f, int plan_peer, bool roomy) {
   if (f.peer < 0) return LWCC_OK;
   TRY(exec_room(&slot->ios, &slot->ios_room, f.depth * sizeof(chan_io)));
   if (!receives(&f) || f.kind == FLIGHT_COPY) return LWCC_OK;
-  return exec_room(&slot->slots, &slot->slots_room, f.depth * (f.nbytes < f.piece ? f.nbytes : f.piece));
+  return exec_room(&slot->slots, &slot->slots_room, f.depth * (f.nbytes < PIECE ? f.nbytes : PIECE));
 }
 
 static flight range(const exec_op *op, flight_kind kind, const plan_step *s) {

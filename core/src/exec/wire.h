@@ -22,7 +22,6 @@ typedef struct {
   int peer;                     /* global rank */
   bool outside;                 /* reads IN, which nobody writes (alltoall) */
   size_t at, nbytes;            /* range of D; outside: of IN */
-  size_t piece;                 /* bytes of each but the last */
   size_t applied;               /* bytes of piece number done that are in their place already */
   size_t npieces, posted, done; /* pieces in all, given to the channel, finished; done <= posted <= done + depth */
   size_t depth;                 /* pieces under way at most */
