@@ -89,7 +89,9 @@ def main() -> int:
     parser.add_argument("--sizes", default=SIZES, help="bytes per rank, comma separated, suffixes k and m")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--budget", type=float, default=0.1, help="seconds per size")
-    parser.add_argument("--ways", default="raw-private,raw-registered", help="of raw|named - private|registered")
+    parser.add_argument(
+        "--ways", default="raw-private,raw-registered", help="of raw|named|outstanding - private|registered"
+    )
     parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--no-pin", action="store_true")
     parser.add_argument("--limit", type=float, default=300.0, help="seconds for one subject of one round")
@@ -100,9 +102,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         folder = Path(name)
         peers.build(folder)
-        subjects = [
-            peers.lwcc(folder, series, w.startswith("named"), w.endswith("registered")) for w in a.ways.split(",")
-        ]
+        subjects = [peers.lwcc(folder, series, way) for way in a.ways.split(",")]
         if not a.no_peers:
             subjects += peers.peers(folder, series)
         for _ in range(a.rounds):

@@ -1,10 +1,12 @@
-"""DistributedDataParallel over the backends lwcc and gloo, step by step in turn, in the same processes.
+"""DistributedDataParallel over the backends lwcc and gloo, and lwcc's DistributedOptimizer, step by step in turn, in
+the same processes.
 
     python benchmarks/bench_ddp.py --np 2
-Both train copies of one model on the same data. A step is forward, backward and optimizer; its time is the maximum
-over ranks. Each round takes a few steps with each backend, and without any (alone), in changing order; a figure is the
-median over rounds of a round's median, with the least and the most. In the end the parameters are compared: over the
-ranks bit by bit, between the backends within rounding.
+All train copies of one model on the same data. A step is forward, backward and optimizer; its time is the maximum over
+ranks. Each round takes a few steps with each subject, and without any (alone), in changing order; a figure is the
+median over rounds of a round's median, with the least and the most. The share is what communication adds to the step
+alone, against what gloo adds in the same round. In the end the parameters are compared: over the ranks bit by bit,
+with gloo's within rounding.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import lwcc_torch.c10d
 
-SUBJECTS = ("lwcc", "gloo", "alone")
+SUBJECTS = ("optimizer", "lwcc", "gloo", "alone")
 
 
 class Case(NamedTuple):
@@ -63,15 +65,18 @@ def small(batch: int) -> Case:
 
 
 class Trainer:
-    """One copy of a case's model, over one backend or alone."""
+    """One copy of a case's model: by our optimizer, over one backend, or alone."""
 
     def __init__(self, case: Case, subject: str) -> None:
         self.case = case
         self.model = copy.deepcopy(case.model)
         self.wrapped = self.model
-        if subject != "alone":
+        self.optimizer: torch.optim.Optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
+        if subject == "optimizer":
+            named = self.model.named_parameters()
+            self.optimizer = lwcc_torch.DistributedOptimizer(self.optimizer, named_parameters=named)
+        elif subject != "alone":
             self.wrapped = DistributedDataParallel(self.model, process_group=dist.new_group(backend=subject))
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
 
     def step(self) -> None:
         """Train on the batch once."""
@@ -95,13 +100,14 @@ def timed(trainer: Trainer, steps: int) -> float:
 def check(trainers: dict[str, Trainer]) -> str:
     """Compare the parameters over ranks and backends; return "" or what is wrong."""
     flat = {s: torch.cat([p.detach().reshape(-1) for p in t.model.parameters()]) for s, t in trainers.items()}
-    for subject in ("lwcc", "gloo"):
+    for subject in SUBJECTS[:3]:
         first = flat[subject].clone()
         dist.broadcast(first, 0)
         if not torch.equal(first, flat[subject]):
             return f"{subject}: the ranks' parameters differ"
-    if not torch.allclose(flat["lwcc"], flat["gloo"], rtol=1e-4, atol=1e-6):
-        return f"lwcc and gloo differ by up to {(flat['lwcc'] - flat['gloo']).abs().max():.3g}"
+    for subject in SUBJECTS[:2]:
+        if not torch.allclose(flat[subject], flat["gloo"], rtol=1e-4, atol=1e-6):
+            return f"{subject} and gloo differ by up to {(flat[subject] - flat['gloo']).abs().max():.3g}"
     return ""
 
 
@@ -110,7 +116,7 @@ def orders() -> Iterator[list[str]]:
     names = list(SUBJECTS)
     while True:
         yield names
-        names = [names[2], names[0], names[1]]
+        names = [names[-1], *names[:-1]]
 
 
 def spread(values: list[float], form: str = "{:.1f}") -> str:
@@ -128,9 +134,11 @@ def measure(case: Case, rounds: int, steps: int) -> tuple[str, str]:
     for _, order in zip(range(rounds), orders()):
         for subject in order:
             found[subject].append(1e3 * timed(trainers[subject], steps))
-    ratios = [g / a for g, a in zip(found["gloo"], found["lwcc"])]
     cells = [spread(found[subject]) for subject in SUBJECTS]
-    return f"| {case.title} | {' | '.join(cells)} | {spread(ratios, '{:.2f}')} |", check(trainers)
+    for subject in SUBJECTS[:2]:
+        rounds_of = zip(found[subject], found["gloo"], found["alone"])
+        cells.append(spread([(mine - alone) / (gloo - alone) for mine, gloo, alone in rounds_of], "{:.2f}"))
+    return f"| {case.title} | {' | '.join(cells)} |", check(trainers)
 
 
 def rank_main(args: argparse.Namespace) -> int:
@@ -140,7 +148,8 @@ def rank_main(args: argparse.Namespace) -> int:
     wrong = 0
     if dist.get_rank() == 0:
         print(f"{dist.get_world_size()} ranks, {args.rounds} rounds of {args.steps} steps; milliseconds a step")
-        print("| | lwcc | gloo | alone | gloo / lwcc |\n|---|---|---|---|---|", flush=True)
+        print("| | optimizer | DDP lwcc | DDP gloo | alone | share, optimizer | share, DDP lwcc |")
+        print("|---|---|---|---|---|---|---|", flush=True)
     for name in args.cases.split(","):
         kind, batch = name.split(":")
         torch.manual_seed(args.seed)

@@ -46,13 +46,17 @@ def build(folder: Path) -> None:
     )
 
 
-def lwcc(folder: Path, s: Series, named: bool, registered: bool) -> Subject:
-    """LWCC, raw or named, over private or registered memory."""
-    label = f"lwcc-{'named' if named else 'raw'}-{'registered' if registered else 'private'}"
+WAYS = ("raw", "named", "outstanding")
+
+
+def lwcc(folder: Path, s: Series, way: str) -> Subject:
+    """LWCC over private or registered memory: raw, named, or as 1,000 tensors of a thousandth each ("raw-private")."""
+    kind, _, memory = way.partition("-")
+    label, registered = f"lwcc-{way}", int(memory == "registered")
     command = (
         sys.executable, "-m", "lwcc.launcher", "--no-tag", "-np", str(s.np), str(HERE / "subject_lwcc.py"),
         "--collective", str(COLLECTIVES.index(s.collective)), "--budget", str(s.budget), "--pin", str(int(s.pin)),
-        "--named", str(int(named)), "--registered", str(int(registered)), str(folder / "loop.so"),
+        "--way", str(WAYS.index(kind)), "--registered", str(registered), str(folder / "loop.so"),
     )  # fmt: skip
     return Subject(label, (*command, "{board}", label, s.sizes), {"OMP_NUM_THREADS": "1"})
 

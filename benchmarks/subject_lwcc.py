@@ -37,7 +37,7 @@ def main() -> int:
     parser.add_argument("--collective", type=int, default=0)
     parser.add_argument("--budget", type=float, default=0.1)
     parser.add_argument("--pin", type=int, default=1)
-    parser.add_argument("--named", type=int, default=0)
+    parser.add_argument("--way", type=int, default=0)
     parser.add_argument("--registered", type=int, default=0)
     a = parser.parse_args()
     lwcc.init()
@@ -48,7 +48,7 @@ def main() -> int:
         a.board.encode(), a.label.encode(), lwcc.rank(), lwcc.size(), a.collective, a.budget, a.pin
     )  # fmt: skip
     loop = ctypes.CDLL(a.loop)
-    status = loop.bench_lwcc(ctypes.byref(setup), a.sizes.encode(), a.named, a.registered, ctypes.byref(table))
+    status = loop.bench_lwcc(ctypes.byref(setup), a.sizes.encode(), a.way, a.registered, ctypes.byref(table))
     lwcc.shutdown()
     return int(status)
 

@@ -1,6 +1,7 @@
 /* LWCC as the subject. Built as a shared object by benchmarks/peers.py and called from a rank that has initialised
  * lwcc, with the addresses of the library's functions: the loop is C, as the peers' is. */
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "board.h"
@@ -39,24 +40,49 @@ static int run_raw(void *ctx, int collective, void *in, void *out, size_t count)
   }
 }
 
+static lwcc_request allreduce_of(const char *name, const int64_t *shape, const void *in, void *out) {
+  return (lwcc_request){.name = name,
+                        .collective = LWCC_ALLREDUCE,
+                        .dtype = LWCC_FLOAT32,
+                        .op = LWCC_SUM,
+                        .ndim = 1,
+                        .shape = shape,
+                        .input = in,
+                        .output = out,
+                        .prescale = 1.0,
+                        .postscale = 1.0};
+}
+
 /* The named path, one blocking allreduce at a time under one name. */
 static int run_named(void *ctx, int collective, void *in, void *out, size_t count) {
   const functions *f = ctx;
   int64_t shape = (int64_t)count;
-  lwcc_request r = {.name = "bench",
-                    .collective = LWCC_ALLREDUCE,
-                    .dtype = LWCC_FLOAT32,
-                    .op = LWCC_SUM,
-                    .ndim = 1,
-                    .shape = &shape,
-                    .input = in,
-                    .output = out,
-                    .prescale = 1.0,
-                    .postscale = 1.0};
+  lwcc_request r = allreduce_of("bench", &shape, in, out);
   lwcc_ticket t;
   if (collective != BENCH_ALLREDUCE || f->submit(&r, 1, &t)) return 1;
   int st = f->wait(t, -1.0);
   f->release(t);
+  return st;
+}
+
+/* The buffer as many small tensors, each asked for by itself; waited for when all are asked for. */
+enum { OUTSTANDING = 1000 };
+static int run_outstanding(void *ctx, int collective, void *in, void *out, size_t count) {
+  const functions *f = ctx;
+  static lwcc_ticket tickets[OUTSTANDING];
+  static char names[OUTSTANDING][8];
+  int64_t shape = (int64_t)count / OUTSTANDING;
+  int st = collective != BENCH_ALLREDUCE || shape < 1;
+  for (int i = 0; i < OUTSTANDING && !st; i++) {
+    if (!names[i][0]) snprintf(names[i], sizeof names[i], "t%d", i);
+    int64_t at = i * shape, n = i < OUTSTANDING - 1 ? shape : (int64_t)count - at;
+    lwcc_request r = allreduce_of(names[i], &n, (float *)in + at, (float *)out + at);
+    st = f->submit(&r, 1, &tickets[i]);
+  }
+  for (int i = 0; i < OUTSTANDING && !st; i++) {
+    st = f->wait(tickets[i], -1.0);
+    f->release(tickets[i]);
+  }
   return st;
 }
 
@@ -69,9 +95,10 @@ static void unregister(void *ctx, void *p, size_t nbytes) {
   ((const functions *)ctx)->free(p);
 }
 
-__attribute__((visibility("default"))) int bench_lwcc(const bench_setup *s, const char *sizes, int named, int reg,
+__attribute__((visibility("default"))) int bench_lwcc(const bench_setup *s, const char *sizes, int way, int reg,
                                                       functions *f) {
-  bench_subject u = {.run = named ? run_named : run_raw, .ctx = f};
+  static int (*const ways[])(void *, int, void *, void *, size_t) = {run_raw, run_named, run_outstanding};
+  bench_subject u = {.run = ways[way], .ctx = f};
   if (reg) u.alloc = registered, u.release = unregister;
   return bench_sizes(s, &u, sizes);
 }

@@ -23,6 +23,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional, Union
 
+from lwcc import patience
 from lwcc.errors import LwccError, PlanRefused, Unsupported
 from lwcc.plan import BLOCKS, COLLECTIVES, Plan, Topology
 
@@ -30,6 +31,7 @@ Builder = Callable[[Plan, int, int], None]
 Chunks = Union[int, Callable[[int], int], None]
 ENTRY_POINTS = "lwcc.algorithms"
 _NAME_LIMIT = 44
+_PATIENCE_S = 10  # for one rank's plan, which takes milliseconds
 
 _known: dict[tuple[str, str], Algorithm] = {}  # (collective, name): the latest of that name
 _files: dict[str, Any] = {}  # path: its module
@@ -109,7 +111,8 @@ class Algorithm:
             raise ValueError(f"lwcc: {self.name}: chunks= gives {chunks} for {size} ranks")
         plan = Plan(self.collective, rank, size, chunks, place)
         try:
-            self._build(plan, rank, size)
+            with patience.at_most(_PATIENCE_S, f"no plan after {_PATIENCE_S} s; does a loop never end?"):
+                self._build(plan, rank, size)
         except (LwccError, KeyboardInterrupt):
             raise
         except Exception as error:

@@ -23,6 +23,7 @@ COLLECTIVES = ("allreduce", "broadcast", "allgather", "reducescatter", "alltoall
 BLOCKS = ("allgather", "reducescatter", "alltoall")  # chunk i is rank i's block
 SEND, RECV_COPY, RECV_REDUCE, COPY, REDUCE, FOLD = range(6)
 KINDS = ("send", "recv_copy", "recv_reduce", "copy", "reduce", "fold")
+STEPS_LIMIT = 1 << 20  # of one rank
 _MAGIC, _VERSION, _HEADER = 0x4C50574C, 1, struct.Struct("<8i")
 
 
@@ -223,6 +224,8 @@ class Plan:
         self._add(step._replace(chunk=0, n=over), where)
 
     def _add(self, step: Step, where: Optional[tuple[str, int]] = None) -> None:
+        if len(self.steps) >= STEPS_LIMIT:
+            self._refuse(f"more than {STEPS_LIMIT} steps; does a loop never end?")
         self.steps.append(step)
         self.where.append(where or _caller())
 

@@ -281,8 +281,34 @@ static void test_bad_endpoints_are_refused(void) {
   CHECK(endpoint_parse("lwcc=1 rank=0 address=1.2.3.4 port=1 unix=a new=word", 0, &e) == LWCC_OK);
 }
 
+static void test_settings_that_differ_are_named(void) {
+  endpoint e[3], read;
+  char line[1024], value[400];
+  memset(e, 0, sizeof e);
+  memset(value, 'x', sizeof value);
+  value[sizeof value - 1] = 0; /* they differ past what a line shows */
+  for (int r = 0; r < 3; r++) {
+    value[sizeof value - 2] = r == 2 ? 'y' : 'x';
+    setenv("LWCC_ALGORITHM", value, 1);
+    endpoint_note_settings(&e[r]);
+    e[r].version = ENDPOINT_VERSION;
+    e[r].rank = r;
+    e[r].target.port = 1;
+    strcpy(e[r].target.address, "1.2.3.4");
+    strcpy(e[r].target.unix_name, "a");
+    CHECK(endpoint_print(&e[r], line, sizeof line) < (int)sizeof line);
+    CHECK(endpoint_parse(line, r, &read) == LWCC_OK && memcmp(read.alike, e[r].alike, sizeof read.alike) == 0);
+  }
+  unsetenv("LWCC_ALGORITHM");
+  CHECK(endpoint_check_settings(e, 2) == LWCC_OK);
+  CHECK(endpoint_check_settings(e, 3) == LWCC_ERR_MISMATCH);
+  const char *text = os_error();
+  CHECK(strstr(text, "LWCC_ALGORITHM") && strstr(text, "rank 0") && strstr(text, "rank 2"), "%s", text);
+}
+
 int main(void) {
   test_bad_endpoints_are_refused();
+  test_settings_that_differ_are_named();
   test_ranks_of_one_node_share_memory();
   test_tcp_only_shares_nothing();
   test_two_nodes_share_within_and_not_across();

@@ -87,3 +87,28 @@ for turn in range(3):
 assert lwcc.allreduce(np.ones(1000), op=lwcc.Sum, name="t")[0] == size
 """,
     )
+
+
+def test_settings_of_some_ranks_only_are_refused_and_the_job_can_start_again(run_ranks: Any) -> None:
+    done = run_ranks(
+        3,
+        """
+import os
+lwcc.shutdown()
+for name, value in (("LWCC_ALGORITHM", "allreduce=ring"), ("LWCC_COST", "1e-6,1e-9,1e-10")):
+    if rank == 2:
+        os.environ[name] = value
+    try:
+        lwcc.init()
+        raise SystemExit("no exception")
+    except lwcc.Mismatch as error:
+        text = str(error)
+        assert all(word in text for word in (name, "rank 0", "rank 2", value)), text
+    assert not lwcc.is_initialized()
+    os.environ.pop(name, None)
+lwcc.init()
+assert lwcc.allreduce(np.ones(3), op=lwcc.Sum, name="after").tolist() == [3, 3, 3]
+print("ALIKE AGAIN", rank)
+""",
+    )
+    assert done.out.count("ALIKE AGAIN") == 3

@@ -192,3 +192,23 @@ def test_a_refusal_names_the_line_that_wrote_the_step(tmp_path: Path) -> None:
     assert "it holds the terms of ranks 0* 1 (* more than once)" in report
     line = text.splitlines().index("        plan.recv_reduce(before, chunk=rank - k)") + 1
     assert re.search(rf"wrong\.py:{line}$", report, re.M)
+
+
+def test_a_loop_that_never_ends_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    @lwcc.algorithm("allreduce")
+    def sends_for_ever(plan: Plan, rank: int, size: int) -> None:
+        while True:
+            plan.send((rank + 1) % size)
+
+    @lwcc.algorithm("allreduce")
+    def halves_nothing(plan: Plan, rank: int, size: int) -> None:
+        distance = size
+        while distance > 1:
+            rank ^= distance
+
+    monkeypatch.setattr("lwcc.plan.STEPS_LIMIT", 1000)
+    with pytest.raises(lwcc.PlanRefused, match=r"test_authoring\.py:\d+.*more than 1000 steps"):
+        sends_for_ever.plans(2)
+    monkeypatch.setattr("lwcc.authoring._PATIENCE_S", 0.05)
+    with pytest.raises(lwcc.PlanRefused, match=r"(?s)halves_nothing: rank 0 of 4: .*a loop.*test_authoring\.py:\d+"):
+        halves_nothing.plans(4)

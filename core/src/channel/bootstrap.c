@@ -64,6 +64,7 @@ static int name_self(bootstrap *b) {
   cpu_boot_id(e->boot, sizeof e->boot);
   if (gethostname(e->host, sizeof e->host - 1) != 0) os_copy_text(e->host, sizeof e->host, "unknown");
   make_printable(e->host);
+  endpoint_note_settings(e);
   b->mode = (transport_mode)env_choice(ENV_TRANSPORT);
   bootstrap_override(b, env_text(ENV_NODE), NULL);
   TRY(hmac_random(random, sizeof random));
@@ -136,7 +137,7 @@ static int begin(joining *j, const char *const *endpoints) {
     j->targets[i] = j->ends[i].target;
   }
   endpoint_group(j->ends, (int)n, j->group);
-  return LWCC_OK;
+  return endpoint_check_settings(j->ends, (int)n);
 }
 
 /* Ranks of my node that can share with me; none unless all of the node can, so that a node is of one kind. */

@@ -5,13 +5,43 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "os/env.h"
 #include "os/status.h"
 
+/* By these the ranks choose a plan each for itself. */
+static const struct {
+  const char *key;
+  env_id id;
+} alike[ENDPOINT_ALIKE] = {{"algorithm", ENV_ALGORITHM}, {"cost", ENV_COST}};
+
+void endpoint_note_settings(endpoint *out) {
+  for (int i = 0; i < ENDPOINT_ALIKE; i++) {
+    const char *text = env_text(alike[i].id);
+    uint32_t hash = 2166136261u; /* FNV-1a */
+    for (const char *p = text; *p; p++) hash = (hash ^ (uint8_t)*p) * 16777619u;
+    snprintf(out->alike[i], sizeof out->alike[i], "%08" PRIx32 ":%s", hash, text);
+    for (char *p = out->alike[i]; *p; p++)
+      if (*p <= ' ' || *p > '~') *p = '_';
+  }
+}
+
+int endpoint_check_settings(const endpoint *e, int size) {
+  for (int i = 0; i < ENDPOINT_ALIKE; i++)
+    for (int r = 1; r < size; r++) {
+      const char *first = e[0].alike[i], *other = e[r].alike[i];
+      if (strcmp(first, other) != 0 && strchr(first, ':') && strchr(other, ':'))
+        return os_fail(LWCC_ERR_MISMATCH, "join: %s differs: rank 0 has \"%s\", rank %d has \"%s\"; all need the same",
+                       env_at(alike[i].id)->name, strchr(first, ':') + 1, r, strchr(other, ':') + 1);
+    }
+  return LWCC_OK;
+}
+
 int endpoint_print(const endpoint *e, char *out, size_t cap) {
-  return snprintf(
-      out, cap, "lwcc=%d rank=%d host=%s pid=%d boot=%s netns=%" PRIu64 " node=%s share=%d address=%s port=%d unix=%s",
-      e->version, e->rank, e->host, e->pid, e->boot, e->netns, e->node, e->share, e->target.address, e->target.port,
-      e->target.unix_name);
+  return snprintf(out, cap,
+                  "lwcc=%d rank=%d host=%s pid=%d boot=%s netns=%" PRIu64
+                  " node=%s share=%d address=%s port=%d unix=%s %s=%s %s=%s",
+                  e->version, e->rank, e->host, e->pid, e->boot, e->netns, e->node, e->share, e->target.address,
+                  e->target.port, e->target.unix_name, alike[0].key, e->alike[0], alike[1].key, e->alike[1]);
 }
 
 static void take_word(endpoint *e, const char *key, const char *value) {
@@ -26,6 +56,8 @@ static void take_word(endpoint *e, const char *key, const char *value) {
                {"unix", e->target.unix_name, sizeof e->target.unix_name}};
   for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
     if (strcmp(key, texts[i].key) == 0) os_copy_text(texts[i].text, texts[i].cap, value);
+  for (int i = 0; i < ENDPOINT_ALIKE; i++)
+    if (strcmp(key, alike[i].key) == 0) os_copy_text(e->alike[i], sizeof e->alike[i], value);
   long long n = strtoll(value, NULL, 10);
   if (strcmp(key, "lwcc") == 0) e->version = (int)n;
   if (strcmp(key, "rank") == 0) e->rank = (int)n;

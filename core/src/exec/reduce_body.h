@@ -118,14 +118,12 @@ INLINE cell bf16_load(const char *p) {
   const u32_vec two = (u32_vec)LOADED(p);
   return (cell){(vec)(two << 16), (vec)(two & 0xffff0000u)};
 }
-/* The one NaN stays itself. */
-INLINE u32_vec bf16_round(vec x) {
-  const u32_vec bits = (u32_vec)x;
-  return bits + 0x7fffu + ((bits >> 16) & 1u);
-}
+/* To the nearest, ties to even, on whole vectors: up if what falls away is more than half, or half below an odd one.
+ * The one NaN stays itself. */
 INLINE void bf16_store(char *p, cell x) {
-  const u32_vec a = bf16_round(x.a), b = bf16_round(x.b);
-  STORED(p, (vec)((a >> 16) | (b & 0xffff0000u)));
+  const u32_vec a = (u32_vec)x.a, b = (u32_vec)x.b;
+  const u16_vec upper = (u16_vec)((a >> 16) | (b & 0xffff0000u)), lower = (u16_vec)((a & 0xffffu) | (b << 16));
+  STORED(p, (vec)(upper - (u16_vec)((lower | (upper & 1)) > 0x8000)));
 }
 
 /* ---- folds: N = name, T = bytes of an element in memory, M = memory form and C its size, A = arithmetic ---- */
