@@ -74,11 +74,11 @@ static int name_self(bootstrap *b) {
   return sock_own_address(e->target.address, sizeof e->target.address);
 }
 
-/* Three sockets for each rank, two of a mate, and its regions; the limit that shells set is often lower than need be.
+/* Five sockets for each rank, two of a mate, and its regions; the limit that shells set is often lower than need be.
  */
 static void want_descriptors(int size) {
   struct rlimit limit;
-  rlim_t enough = 256 + 4 * (rlim_t)size;
+  rlim_t enough = 256 + 6 * (rlim_t)size;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= enough) return;
   limit.rlim_cur = enough < limit.rlim_max ? enough : limit.rlim_max;
   setrlimit(RLIMIT_NOFILE, &limit); /* a wish: what does not suffice is told where it fails */

@@ -124,8 +124,10 @@ static bool progress_peer(channel *ch, int peer) {
     if (p->out[c].head) await(ch, &p->out[c]);
   }
   bool here = frame_pump_in(ch, peer);
-  for (int c = 0; c < LINK_CLASSES; c++)
+  for (int i = LINK_CLASSES; i > 0; i--) { /* control, then the small first */
+    int c = i % LINK_CLASSES;
     if (p->out[c].head) here |= frame_pump_out(ch, peer, c);
+  }
   if (here) p->link->ops->flush(p->link);
   return here;
 }

@@ -7,7 +7,7 @@
 #include "channel/park.h"
 #include "os/status.h"
 
-enum { BUDGET = 1 << 20 }; /* bytes moved in one turn */
+enum { BUDGET = 1 << 20, SHARED_BUDGET = 128 << 10 }; /* bytes of a lane in one turn: alone, and beside other sets */
 
 void frame_note_failure(channel *ch, int peer, int code, const char *text) {
   peer_state *p = &ch->peers[peer];
@@ -78,12 +78,16 @@ static ssize_t send_part(channel *ch, peer_state *p, int cls, size_t most) {
   return p->link->ops->send(p->link, cls, parts, n);
 }
 
+static size_t budget(const channel *ch) {
+  return ch->mixed && ch->awaited > 2 ? SHARED_BUDGET : BUDGET;
+}
+
 bool frame_pump_out(channel *ch, int peer, int cls) {
   peer_state *p = &ch->peers[peer];
   lane *l = &p->out[cls];
-  size_t moved = 0;
-  while (l->head && !p->failure && l->ready && moved < BUDGET) {
-    ssize_t n = send_part(ch, p, cls, BUDGET - moved);
+  size_t moved = 0, most = budget(ch);
+  while (l->head && !p->failure && l->ready && moved < most) {
+    ssize_t n = send_part(ch, p, cls, most - moved);
     if (n < 0) lane_failed(ch, peer, l, (int)n);
     if (n <= 0) {
       l->ready = p->link->ops->in_memory;
@@ -130,9 +134,9 @@ static ssize_t recv_part(channel *ch, int peer, int cls, size_t most) {
 static bool pump_data(channel *ch, int peer, int cls) {
   peer_state *p = &ch->peers[peer];
   lane *l = &p->in[cls];
-  size_t moved = 0;
-  while (l->head && l->ready && moved < BUDGET) {
-    ssize_t n = recv_part(ch, peer, cls, BUDGET - moved);
+  size_t moved = 0, most = budget(ch);
+  while (l->head && l->ready && moved < most) {
+    ssize_t n = recv_part(ch, peer, cls, most - moved);
     if (n < 0) lane_failed(ch, peer, l, (int)n);
     if (n <= 0) {
       l->ready = n == 0 && p->link->ops->in_memory;
@@ -205,7 +209,7 @@ static bool pump_control(channel *ch, int peer) {
 
 bool frame_pump_in(channel *ch, int peer) {
   bool moved = pump_control(ch, peer);
-  for (int c = LINK_NAMED; c < LINK_CLASSES; c++)
+  for (int c = LINK_CLASSES - 1; c >= LINK_NAMED; c--) /* the small first */
     if (ch->peers[peer].in[c].head) moved |= pump_data(ch, peer, c);
   return moved;
 }

@@ -56,7 +56,7 @@ static int price(const exec_team *team, cached_plan *c) {
 }
 
 /* What all ranks know alike; the blocks of an alltoall are each rank's own, so they have no say. */
-static size_t payload_nbytes(const exec_team *team, const coll_args *a) {
+size_t select_payload(const exec_team *team, const coll_args *a) {
   size_t count = a->counts ? 0 : a->count;
   if (a->collective == LWCC_ALLTOALL) return 0;
   for (int i = 0; a->counts && i < team->size; i++) count += a->counts[i];
@@ -65,7 +65,7 @@ static size_t payload_nbytes(const exec_team *team, const coll_args *a) {
 }
 
 static int cheapest(exec_team *team, const coll_args *a, int *index_out) {
-  size_t nbytes = payload_nbytes(team, a);
+  size_t nbytes = select_payload(team, a);
   int size_class = nbytes ? 63 - __builtin_clzll(nbytes) : 0, best = -1;
   double best_s = 0;
   exec_cache *cache = team->cache;
@@ -121,7 +121,7 @@ static bool from_environment(int collective, size_t nbytes, char name_out[64]) {
 static int best(exec_team *team, const coll_args *a, int *index_out) {
   char name[64];
   const algo_entry *e = NULL;
-  if (from_list(env_text(ENV_TUNED), a->collective, payload_nbytes(team, a), name)) e = algo_find(a->collective, name);
+  if (from_list(env_text(ENV_TUNED), a->collective, select_payload(team, a), name)) e = algo_find(a->collective, name);
   if (!e || team->size < e->algo->min_ranks || (e->algo->power_of_two && (team->size & (team->size - 1))))
     return cheapest(team, a, index_out);
   *index_out = (int)(e - algo_table);
@@ -134,7 +134,7 @@ int select_plan(exec_team *team, const coll_args *a, const char *forced, const l
   exec_cache *cache;
   int index = -1;
   TRY(select_cache(team, &cache));
-  if ((!forced || !forced[0]) && from_environment(a->collective, payload_nbytes(team, a), wished)) forced = wished;
+  if ((!forced || !forced[0]) && from_environment(a->collective, select_payload(team, a), wished)) forced = wished;
   bool named = forced && forced[0] && strcmp(forced, "shm") != 0;
   *plan_out = NULL;
   *name_out = "shm";

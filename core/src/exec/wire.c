@@ -183,7 +183,7 @@ void wire_cancel(exec_op *op) {
   for (; op->first < op->end; op->first++) {
     const flight *f = get(op, op->first);
     for (size_t piece = f->done; piece < f->posted; piece++)
-      channel_cancel(op->team->ch, f->peer, op->team->cls, io_of(f, piece));
+      channel_cancel(op->team->ch, f->peer, op->cls, io_of(f, piece));
   }
 }
 
@@ -227,9 +227,9 @@ static void post(exec_op *op, flight *f) {
   *io = (chan_io){.buf = buf, .nbytes = piece_nbytes(f, f->posted), .tag = op->tag, .status = LWCC_PENDING};
   f->posted++;
   if (f->kind == FLIGHT_SEND)
-    channel_send(op->team->ch, f->peer, op->team->cls, io);
+    channel_send(op->team->ch, f->peer, op->cls, io);
   else
-    channel_recv(op->team->ch, f->peer, op->team->cls, io);
+    channel_recv(op->team->ch, f->peer, op->cls, io);
 }
 
 static bool post_pieces(exec_op *op, uint64_t number) {

@@ -49,6 +49,7 @@ struct exec_op {
   shm_call *shm; /* NULL: a plan */
   const lwcc_plan *plan;
   uint32_t tag;
+  int cls;              /* the team's, or that of the small */
   int rotation;         /* plan's rank r is team index (r + rotation) % size */
   char *data;           /* D of plan.h */
   const char *input;    /* IN of plan.h (alltoall); otherwise data */

@@ -7,7 +7,10 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
-enum { LINK_CONTROL = 0, LINK_NAMED = 1, LINK_RAW = 2, LINK_CLASSES = 3 };
+enum { LINK_CONTROL, LINK_NAMED, LINK_RAW, LINK_NAMED_SMALL, LINK_RAW_SMALL, LINK_CLASSES };
+enum {
+  LINK_SMALL = LINK_NAMED_SMALL - LINK_NAMED
+}; /* what a small collective adds to its class: it passes the large */
 
 typedef struct transport_link transport_link; /* one end of the connection between two ranks; first member: ops */
 

@@ -13,7 +13,7 @@
 
 enum { AWAKE = 0, ASLEEP = 1, WANTS_ROOM = 2, PIECE_BYTES = 32 << 10 }; /* WANTS_ROOM: besides ASLEEP */
 
-static const uint64_t capacity[LINK_CLASSES] = {64 << 10, 256 << 10, 256 << 10};
+static const uint64_t capacity[LINK_CLASSES] = {64 << 10, 256 << 10, 256 << 10, 32 << 10, 32 << 10};
 
 typedef struct {                       /* the first page; then the bytes of side 0's rings, then those of side 1's */
   shm_ring_head head[2][LINK_CLASSES]; /* [writer's side][class] */
