@@ -50,10 +50,14 @@ static int chunk_of(const layout *l, int s, int part) {
   return begin + part * (end - begin) / l->nodes;
 }
 
-static void move(const layout *l, verb *what, int peer, int s, int part, int n) {
-  int begin = lwcc_mod(part, l->nodes), end = begin + n < l->nodes ? begin + n : l->nodes;
-  what(l->p, peer, chunk_of(l, s, begin), chunk_of(l, s, end) - chunk_of(l, s, begin));
-  if (end - begin < n) move(l, what, peer, s, 0, n - (end - begin));
+typedef struct {
+  int slice, part, n; /* n parts from this one on, the first after the last */
+} share;
+
+static void move(const layout *l, verb *what, int peer, share m) {
+  int begin = lwcc_mod(m.part, l->nodes), end = begin + m.n < l->nodes ? begin + m.n : l->nodes;
+  what(l->p, peer, chunk_of(l, m.slice, begin), chunk_of(l, m.slice, end) - chunk_of(l, m.slice, begin));
+  if (end - begin < m.n) move(l, what, peer, (share){m.slice, 0, m.n - (end - begin)});
 }
 
 /* Slices to their holders, or from them. */
@@ -61,9 +65,10 @@ static void within(const layout *l, bool back) {
   for (int t = 1; t < l->mates; t++) {
     int to = (l->place + t) % l->mates, from = lwcc_mod(l->place - t, l->mates);
     int give = back ? l->place : to, take = back ? from : l->place;
-    if (give < l->slices) move(l, lwcc_plan_send, rank_at(l, l->node, to), give, 0, l->nodes);
+    if (give < l->slices) move(l, lwcc_plan_send, rank_at(l, l->node, to), (share){give, 0, l->nodes});
     if (take < l->slices)
-      move(l, back ? lwcc_plan_recv_copy : lwcc_plan_recv_reduce, rank_at(l, l->node, from), take, 0, l->nodes);
+      move(l, back ? lwcc_plan_recv_copy : lwcc_plan_recv_reduce, rank_at(l, l->node, from),
+           (share){take, 0, l->nodes});
     lwcc_plan_end_round(l->p);
   }
 }
@@ -76,11 +81,11 @@ static void across(const layout *l, int k, bool back) {
   int s = distance(l->nodes, k + 1), n = distance(l->nodes, k) - s;
   int ahead = rank_at(l, (l->node + s) % l->nodes, l->place);
   int behind = rank_at(l, lwcc_mod(l->node - s, l->nodes), l->place);
-  move(l, lwcc_plan_send, back ? behind : ahead, l->place, back ? l->node : l->node + s, n);
+  move(l, lwcc_plan_send, back ? behind : ahead, (share){l->place, back ? l->node : l->node + s, n});
   if (back)
-    move(l, lwcc_plan_recv_copy, ahead, l->place, l->node + s, n);
+    move(l, lwcc_plan_recv_copy, ahead, (share){l->place, l->node + s, n});
   else
-    move(l, lwcc_plan_recv_reduce, behind, l->place, l->node, n);
+    move(l, lwcc_plan_recv_reduce, behind, (share){l->place, l->node, n});
   lwcc_plan_end_round(l->p);
 }
 
