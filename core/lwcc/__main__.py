@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import platform
+import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Callable, Optional
 
 if TYPE_CHECKING:
     from lwcc.plan import Topology
@@ -43,6 +45,8 @@ def _plan(args: argparse.Namespace) -> int:
     from lwcc.authoring import find
 
     algorithm = find(args.algorithm)
+    if args.rank is not None and not 0 <= args.rank < args.ranks:
+        raise ValueError(f"lwcc: --rank {args.rank}: there are ranks 0 to {args.ranks - 1}")
     plans = algorithm.plans(args.ranks, _placed(args))
     if args.svg:
         drawing.write_svg(args.svg, plans, algorithm.name)
@@ -56,6 +60,12 @@ def _plan(args: argparse.Namespace) -> int:
 def _placed(args: argparse.Namespace) -> Topology:
     from lwcc.plan import Topology
 
+    if args.nodes is not None:
+        if len(args.nodes) != args.ranks:
+            raise ValueError(
+                f"lwcc: --nodes names {len(args.nodes)} nodes for {args.ranks} ranks; expected one for each"
+            )
+        return Topology(args.nodes)
     each = args.per_node or args.ranks
     return Topology([rank // each for rank in range(args.ranks)])
 
@@ -97,6 +107,22 @@ def _model(text: str) -> tuple[float, float, float]:
     return parts[0] * 1e-6, parts[1] * 1e-9, parts[2] * 1e-9
 
 
+def _at_least(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not text.isdecimal() or not least <= int(text) <= 1024:
+            raise argparse.ArgumentTypeError(f"{text!r}: expected a number from {least} to 1024")
+        return int(text)
+
+    return number
+
+
+def _labels(text: str) -> list[int]:
+    parts = text.split(",")
+    if not all(part.isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected the node of each rank, such as 0,0,1")
+    return [int(part) for part in parts]
+
+
 def _add_plugins(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plugin", action="append", default=[], metavar="LIB.so", help="load its algorithms first")
 
@@ -115,15 +141,20 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("info", help="versions and algorithms").set_defaults(run=_info)
     algos = commands.add_parser("algos", help="the algorithms, with conditions and costs")
     algos.add_argument("collective", nargs="?")
-    algos.add_argument("-p", dest="ranks", type=int, default=8, metavar="P", help="number of ranks of the figures")
+    algos.add_argument(
+        "-p", dest="ranks", type=_at_least(2), default=8, metavar="P", help="number of ranks of the figures"
+    )
     algos.add_argument("--write", metavar="FOLDER", help="write algorithms.md and a page for each into this folder")
     _add_model(algos)
     algos.set_defaults(run=_algos)
     plan = commands.add_parser("plan", help="a picture of an algorithm, and what it costs")
     plan.add_argument("algorithm", help=_SPEC)
-    plan.add_argument("-p", dest="ranks", type=int, required=True, metavar="P", help="number of ranks")
+    plan.add_argument("-p", dest="ranks", type=_at_least(2), required=True, metavar="P", help="number of ranks")
     plan.add_argument("--rank", type=int, metavar="R", help="only what this rank does, step by step")
-    plan.add_argument("--per-node", type=int, metavar="N", help="place N ranks on each node; default: all on one")
+    plan.add_argument(
+        "--per-node", type=_at_least(1), metavar="N", help="place N ranks on each node; default: all on one"
+    )
+    plan.add_argument("--nodes", type=_labels, metavar="A,B,...", help="the node of each rank, such as 0,0,1")
     plan.add_argument("--svg", metavar="FILE", help="write a drawing")
     _add_model(plan)
     plan.set_defaults(run=_plan)
@@ -153,12 +184,38 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run the command line; return the exit code: 0 fine, 1 a proof or a trial failed, 2 wrong usage."""
     args = _parser().parse_args(argv)
+    plugins = getattr(args, "plugin", [])
+    return _in_child(args, plugins) if plugins else _run(args, plugins)
+
+
+def _in_child(args: argparse.Namespace, plugins: Sequence[str]) -> int:
+    """Run a command where a plugin that crashes ends a child, not the tool without a word."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        code = _run(args, plugins)
+        sys.stdout.flush()
+        os._exit(code)
+    status = os.waitpid(child, 0)[1]
+    if not os.WIFSIGNALED(status):
+        return os.WEXITSTATUS(status)
+    name = signal.Signals(os.WTERMSIG(status)).name
+    print(f"lwcc: code of {', '.join(plugins)} crashed ({name}); see its build and chunks", file=sys.stderr)
+    return 1
+
+
+def _run(args: argparse.Namespace, plugins: Sequence[str]) -> int:
     try:
-        for path in getattr(args, "plugin", []):
+        for path in plugins:
             from lwcc import choosing
 
             choosing.load_plugin(path)
-        return int(args.run(args))
+        code = int(args.run(args))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # `| head`; what is left goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 1
     except (ValueError, RuntimeError, OSError) as error:
         print(f"lwcc: {str(error).removeprefix('lwcc: ')}", file=sys.stderr)
         return 2

@@ -14,27 +14,27 @@ together and handed to the core, under a name that ends with their fingerprint. 
 from __future__ import annotations
 
 import functools
-import importlib
 import importlib.metadata
-import importlib.util
+import inspect
+import operator
 import os
 import sys
-import traceback
+import unicodedata
 from collections.abc import Sequence
+from types import FunctionType
 from typing import Any, Callable, NamedTuple, Optional, Union
 
-from lwcc import patience
+from lwcc import loading, patience
 from lwcc.errors import LwccError, PlanRefused, Unsupported
 from lwcc.plan import BLOCKS, COLLECTIVES, Plan, Topology
 
 Builder = Callable[[Plan, int, int], None]
 Chunks = Union[int, Callable[[int], int], None]
 ENTRY_POINTS = "lwcc.algorithms"
-_NAME_LIMIT = 44
+_NAME_LIMIT = 44  # bytes
 _PATIENCE_S = 10  # for one rank's plan, which takes milliseconds
 
 _known: dict[tuple[str, str], Algorithm] = {}  # (collective, name): the latest of that name
-_files: dict[str, Any] = {}  # path: its module
 
 
 class Needs(NamedTuple):
@@ -75,12 +75,16 @@ class Algorithm:
     """
 
     def __init__(self, collective: str, build: Builder, chunks: Chunks, needs: Needs) -> None:
-        if collective not in COLLECTIVES:
-            raise ValueError(f"lwcc: no collective {collective!r}; known: {', '.join(COLLECTIVES)}")
+        if (
+            not isinstance(build, FunctionType)
+            or inspect.isgeneratorfunction(build)
+            or inspect.iscoroutinefunction(build)
+        ):
+            raise ValueError(f"lwcc: {build!r} is no plain function (plan, rank, size) without yield and async")
         self.collective, self.needs = collective, needs
-        self.name = build.__name__[:_NAME_LIMIT]
+        self.name = build.__name__.encode()[:_NAME_LIMIT].decode(errors="ignore")
         self.about = (build.__doc__ or "").strip().split("\n")[0]
-        self.file = build.__code__.co_filename
+        self.file, self._line = build.__code__.co_filename, build.__code__.co_firstlineno
         self._build, self._chunks = build, chunks
         if chunks is not None and collective in BLOCKS:
             raise ValueError(f"lwcc: {self.name}: the chunks of {collective} are the ranks' blocks; leave out chunks=")
@@ -91,34 +95,42 @@ class Algorithm:
         self._build(plan, rank, size)
 
     def chunks(self, size: int) -> int:
-        """Return into how many chunks it cuts the buffer for `size` ranks."""
-        wished = self._chunks(size) if callable(self._chunks) else self._chunks
-        return size if wished is None else int(wished)
+        """Return into how many chunks it cuts the buffer for `size` ranks; PlanRefused if it does not know."""
+        try:
+            wished = self._chunks(size) if callable(self._chunks) else self._chunks
+            count = size if wished is None else operator.index(wished)
+        except (Exception, SystemExit) as error:
+            raise PlanRefused(f"{self.name}: chunks= for {size} ranks: {self._cause(error)}") from error
+        if count < 1:
+            raise PlanRefused(f"{self.name}: chunks= gives {count} for {size} ranks, expected 1 or more")
+        return count
 
     def plan(self, rank: int, size: int, topology: Optional[Topology] = None) -> Plan:
         """Return one rank's plan, not yet proved; `topology` defaults to one node.
 
         Raises:
             Unsupported: it does not serve these ranks.
-            PlanRefused: a verb's arguments are wrong; the text has file and line.
+            PlanRefused: a verb's arguments are wrong, or the function failed; the text has file and line.
         """
         place = topology or Topology([0] * size)
         unmet = self.needs.unmet(size, place)
         if unmet:
             raise Unsupported(f"{self.name}: {self.collective} of {size} ranks: this algorithm needs {unmet}")
-        chunks = self.chunks(size)
-        if chunks < 1:
-            raise ValueError(f"lwcc: {self.name}: chunks= gives {chunks} for {size} ranks")
-        plan = Plan(self.collective, rank, size, chunks, place)
+        plan = Plan(self.collective, rank, size, self.chunks(size), place)
         try:
             with patience.at_most(_PATIENCE_S, f"no plan after {_PATIENCE_S} s; does a loop never end?"):
                 self._build(plan, rank, size)
-        except (LwccError, KeyboardInterrupt):
+        except LwccError:
             raise
-        except Exception as error:
-            raise PlanRefused(f"{self.name}: rank {rank} of {size}: {_where(error)}") from error
+        except (Exception, SystemExit) as error:
+            raise PlanRefused(f"{self.name}: rank {rank} of {size}: {self._cause(error)}") from error
         plan.end_round()
         return plan
+
+    def _cause(self, error: BaseException) -> str:
+        """Return what went wrong in the author's code; where no line of it is to blame, the function's."""
+        text = loading.cause(error, os.path.realpath(self.file))
+        return text if "\n  at " in text else f"{text}\n  at {self.file}:{self._line}"
 
     def plans(self, size: int, topology: Optional[Topology] = None) -> list[Plan]:
         """Return the plans of all ranks; see `plan`."""
@@ -149,12 +161,6 @@ class Algorithm:
 
     def __str__(self) -> str:
         return self.name
-
-
-def _where(error: Exception) -> str:
-    """Return what went wrong in an author's function, with the innermost line."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error}\n  at {last.filename}:{last.lineno}: {last.line}"
 
 
 class BuiltIn:
@@ -197,8 +203,16 @@ def algorithm(
         min_ranks_per_node: it serves nodes with so many ranks and more.
 
     Raises:
-        ValueError: an unknown collective, or chunks where they are the ranks' blocks.
+        ValueError: an unknown collective, chunks where they are the ranks' blocks, a condition that is no number, or
+            what is decorated is no plain function.
     """
+    if callable(collective):
+        raise ValueError('lwcc: @lwcc.algorithm lacks its collective: write @lwcc.algorithm("allreduce")')
+    if collective not in COLLECTIVES:
+        raise ValueError(f"lwcc: no collective {collective!r}; known: {', '.join(COLLECTIVES)}")
+    for what, number in (("min_ranks", min_ranks), ("min_ranks_per_node", min_ranks_per_node)):
+        if not isinstance(number, int) or number < 1:
+            raise ValueError(f"lwcc: {what}={number!r}: expected a whole number, 1 or more")
     needs = Needs(min_ranks, power_of_two, min_ranks_per_node)
 
     def make(build: Builder) -> Algorithm:
@@ -223,6 +237,8 @@ def find(choice: Union[Algorithm, BuiltIn, str], collective: str = "") -> AnyAlg
     Raises:
         ValueError: there is none, or it serves another collective.
     """
+    if not isinstance(choice, (str, Algorithm, BuiltIn)):
+        raise ValueError(f"lwcc: {choice!r} is no algorithm: give an @lwcc.algorithm, file.py:NAME, or a name")
     if not isinstance(choice, str):
         if collective and choice.collective != collective:
             raise ValueError(f"lwcc: {choice.name} is an algorithm for {choice.collective}, not for {collective}")
@@ -232,6 +248,8 @@ def find(choice: Union[Algorithm, BuiltIn, str], collective: str = "") -> AnyAlg
         return find(rest, head)
     if ":" in choice:
         return find(load(choice), collective)
+    if equals:
+        raise ValueError(f"lwcc: {choice!r}: no collective {head!r}; known: {', '.join(COLLECTIVES)}")
     wanted = [collective] if collective else COLLECTIVES
     built_in = [where for where in wanted if _is_built_in(where, choice)]
     if len(built_in) > 1:
@@ -262,7 +280,11 @@ def _in_python(choice: str, collectives: Sequence[str]) -> Optional[Algorithm]:
         if (where, choice) in _known:
             return _known[where, choice]
     for entry in _entry_points(choice):
-        made = entry.load()
+        try:
+            made = entry.load()
+        except Exception as error:
+            text = loading.cause(error, "")
+            raise ValueError(f"lwcc: cannot load the entry point {entry.name} = {entry.value}: {text}") from error
         if not isinstance(made, Algorithm):
             raise ValueError(f"lwcc: the entry point {entry.name} = {entry.value} is no @lwcc.algorithm")
         if made.collective in collectives:
@@ -283,27 +305,12 @@ def load(spec: str) -> Algorithm:
         ValueError: no such file, module or name, or the name is no algorithm; the text lists those that there are.
     """
     where, _, name = spec.rpartition(":")
-    module = _module_of(where)
-    made = getattr(module, name, None)
+    if not where or not name:
+        raise ValueError(f"lwcc: {spec!r}: expected file.py:NAME or package.module:NAME")
+    module = loading.module_of(where)
+    made = getattr(module, unicodedata.normalize("NFKC", name), None)  # as Python reads names
     if isinstance(made, Algorithm):
         return made
     there = [key for key, value in vars(module).items() if isinstance(value, Algorithm)]
-    raise ValueError(f"lwcc: {where} has no algorithm {name!r}; it has: {', '.join(there) or 'none'}")
-
-
-def _module_of(where: str) -> Any:
-    if not where.endswith(".py"):
-        try:
-            return importlib.import_module(where)
-        except ImportError as error:
-            raise ValueError(f"lwcc: cannot import {where!r}: {error}") from error
-    path = os.path.realpath(where)
-    if path not in _files:
-        if not os.path.isfile(path):
-            raise ValueError(f"lwcc: there is no file {where}")
-        module_spec = importlib.util.spec_from_file_location(f"lwcc_algorithms_{len(_files)}", path)
-        assert module_spec is not None and module_spec.loader is not None
-        module = importlib.util.module_from_spec(module_spec)
-        module_spec.loader.exec_module(module)
-        _files[path] = module
-    return _files[path]
+    late = "; it must be made before lwcc.init()" if module is sys.modules.get("__main__") else ""
+    raise ValueError(f"lwcc: {where} has no algorithm {name!r}; it has: {', '.join(there) or 'none'}{late}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Optional
 
@@ -40,22 +41,27 @@ def conditions(algorithm: BuiltIn) -> str:
 
 
 def table(collective: Optional[str], size: int, model: pricing.Model) -> list[str]:
-    """Return a line for each algorithm: conditions, cost for `size` ranks, seconds by the model, what it is."""
+    """Return lines for each algorithm: conditions, cost for `size` ranks, us by the model; below, what it is."""
     times = "".join(f"{pricing._nbytes(n):>11}" for n in pricing.SHOWN_NBYTES)
     lines = [
         f"costs for p = {size}: rounds, payloads sent and added by the busiest rank, and estimated us of a payload of",
-        f"{'':<14}{'':<20}{'serves':<10}{'rounds':>7}{'sent':>8}{'added':>8}{times}",
+        f"{'':<22}{'serves':<10}{'rounds':>7}{'sent':>8}{'added':>8}{times}",
     ]
+    heading = ""
     for algorithm in built_in(collective):
-        title = f"{algorithm.collective:<14}{algorithm.name:<20}{conditions(algorithm):<10}"
+        if algorithm.collective != heading:
+            heading = algorithm.collective
+            lines.append(heading)
+        title = f"  {algorithm.name:<20}{conditions(algorithm):<10}"
         try:
             plans = algorithm.plans(size)
         except Unsupported:
-            lines.append(f"{title}{'does not serve so many ranks':>30}  {algorithm.about}")
-            continue
-        cost = proof.prove(plans)
-        spent = "".join(f"{1e6 * pricing.finish(plans, n, model):>11.1f}" for n in pricing.SHOWN_NBYTES)
-        lines.append(f"{title}{cost.rounds:>7}{cost.sent:>8.3f}{cost.reduced:>8.3f}{spent}  {algorithm.about}")
+            lines.append(f"{title}{'does not serve so many ranks':>30}")
+        else:
+            cost = proof.prove(plans)
+            spent = "".join(f"{1e6 * pricing.finish(plans, n, model):>11.1f}" for n in pricing.SHOWN_NBYTES)
+            lines.append(f"{title}{cost.rounds:>7}{cost.sent:>8.3f}{cost.reduced:>8.3f}{spent}")
+        lines += textwrap.wrap(algorithm.about, 100, initial_indent="    ", subsequent_indent="    ")
     return lines
 
 

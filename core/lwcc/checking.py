@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -12,12 +13,13 @@ from typing import Callable, NamedTuple, Optional
 from lwcc import choosing, proof
 from lwcc.authoring import Algorithm, AnyAlgorithm, find
 from lwcc.errors import PlanRefused, Unsupported
-from lwcc.plan import Topology
+from lwcc.plan import Plan, Topology
 
 Say = Callable[[str], None]
 SIZES = (*range(2, 18), 32, 64)
 REAL_SIZES = (2, 3, 4)
 _DEADLINE_S = 120
+_BUILT_TWICE = 17  # ranks, up to which a plan is built again to see that it stays the same
 
 
 class Refusal(NamedTuple):
@@ -73,6 +75,7 @@ def prove_size(algorithm: AnyAlgorithm, size: int) -> tuple[int, Optional[Refusa
         try:
             plans = algorithm.plans(size, place)
             proof.prove(plans, "", algorithm)
+            _see_same(algorithm, plans, place)
             proved += 1
         except Unsupported:
             pass
@@ -81,6 +84,18 @@ def prove_size(algorithm: AnyAlgorithm, size: int) -> tuple[int, Optional[Refusa
         if not place.asked:
             break
     return proved, None
+
+
+def _see_same(algorithm: AnyAlgorithm, plans: Sequence[Plan], place: Topology) -> None:
+    """Raise PlanRefused if a second building makes other plans: the ranks, which build by themselves, would differ."""
+    in_python = isinstance(algorithm, Algorithm) and len(plans) <= _BUILT_TWICE
+    again = algorithm.plans(len(plans), place) if in_python else plans
+    for one, other in zip(plans, again):
+        if (one.chunks, one.steps, one.ends) != (other.chunks, other.steps, other.ends):
+            raise PlanRefused(
+                f"{algorithm.name}: rank {one.rank} of {one.size}: built a second time, its plan is another one\n"
+                "  a plan may depend on rank, size and nodes alone, not on random numbers or on what was built before"
+            )
 
 
 def prove(algorithm: AnyAlgorithm, sizes: Sequence[int]) -> tuple[list[int], Optional[Refusal]]:
@@ -97,6 +112,14 @@ def prove(algorithm: AnyAlgorithm, sizes: Sequence[int]) -> tuple[list[int], Opt
         if proved:
             served.append(size)
     return served, None
+
+
+def _shown(spec: str, refusal: Refusal) -> str:
+    """Return the command that draws what was refused."""
+    words = ["lwcc", "plan", spec, "-p", str(refusal.size)]
+    if refusal.topology.nodes > 1:
+        words += ["--nodes", ",".join(map(str, refusal.topology.node_of))]
+    return shlex.join([*words, *(word for path in choosing.plugins() for word in ("--plugin", path))])
 
 
 def ranges(sizes: Sequence[int]) -> str:
@@ -142,7 +165,7 @@ def check(spec: str, sizes: Sequence[int], real: Sequence[int], say: Say, collec
     if refusal is not None:
         say(f"proof      REFUSED; the fewest ranks that fail are {refusal.size} ({refusal.topology.shape()} on nodes)")
         say(refusal.text)
-        say(f"to see it: lwcc plan {spec} -p {refusal.size}")
+        say(f"to see it: {_shown(spec, refusal)}")
         return False
     if not served:
         say(f"proof      NOTHING PROVED: it serves none of p = {ranges(sizes)}")
@@ -155,6 +178,7 @@ def check(spec: str, sizes: Sequence[int], real: Sequence[int], say: Say, collec
 
 
 def _try_real(algorithm: AnyAlgorithm, spec: str, real: Sequence[int], say: Say) -> bool:
+    tried = False
     for size in real:
         cases = []
         for per_node in (0, 2) if size % 2 == 0 else (0,):
@@ -167,9 +191,12 @@ def _try_real(algorithm: AnyAlgorithm, spec: str, real: Sequence[int], say: Say)
             if not per_node or (place.asked and place.nodes > 1):
                 cases.append((per_node, place.shape()))
         for per_node, shape in cases:
+            tried = True
             right, text = run_real(spec, algorithm.collective, size, per_node)
             say(f"real data  np = {size} ({shape} on nodes): {'right: ' if right else 'WRONG'}{text if right else ''}")
             if not right:
                 say(text)
                 return False
+    if real and not tried:
+        say(f"real data  NOT TRIED: it serves none of np = {ranges(real)}; say --real with numbers that it serves")
     return True

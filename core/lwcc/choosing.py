@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 from lwcc import authoring, context, ops
 from lwcc._native import ffi, lib
-from lwcc.authoring import Algorithm, Choice
+from lwcc.authoring import Algorithm, AnyAlgorithm, Choice
 from lwcc.errors import Unsupported
 from lwcc.plan import Topology
 
@@ -44,7 +44,7 @@ def topology(process_set: int = 0) -> Topology:
     return Topology(labels)
 
 
-def native_name(choice: Choice, collective: int, process_set: int) -> str:
+def native_name(choice: Union[Choice, AnyAlgorithm], collective: int, process_set: int) -> str:
     """Return the core's name of what `algorithm=` got for a call on a set; Python's algorithms are proved, once.
 
     Raises:
@@ -149,16 +149,20 @@ def apply_environment(process_set: int) -> None:
     payload ("allreduce=recursive_doubling@16384,allreduce=ring") is left to the core, which reads them at each call.
     """
     load_plugins_of_environment()
-    choices = [choice for choice in os.environ.get("LWCC_ALGORITHM", "").split(",") if choice]
+    choices = list(filter(None, map(str.strip, os.environ.get("LWCC_ALGORITHM", "").split(","))))
     by_payload = {c.partition("=")[0] for c in choices if c.rpartition("@")[2].isdigit()}
+    seen: dict[str, str] = {}
     for choice in choices:
-        head, equals, rest = choice.partition("=")
+        head, _, rest = choice.partition("=")
         if head in by_payload:
             continue
-        collective = head if equals else authoring.find(choice).collective
-        wanted = rest if equals else choice
+        found = None if rest == "shm" else authoring.find(choice)
+        collective = found.collective if found else head
+        number = ops.collective_number(collective)
+        if seen.setdefault(collective, choice) != choice:
+            raise ValueError(f"lwcc: LWCC_ALGORITHM names two for {collective}: {seen[collective]} and {choice}")
         try:
-            name = native_name(wanted, ops.collective_number(collective), process_set)
+            name = native_name(found or "shm", number, process_set)
         except Unsupported:
             if process_set == 0:
                 raise

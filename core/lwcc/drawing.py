@@ -10,6 +10,7 @@ from lwcc.plan import COPY, FOLD, KINDS, RECV_COPY, RECV_REDUCE, SEND, Plan, Ste
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#5f5f5f")
 _ROW, _COLUMN, _LEFT, _TOP = 46, 96, 74, 64
+_SHOWN = 6  # chunks named beside an arrow
 
 
 class Message(NamedTuple):
@@ -101,12 +102,32 @@ def one_rank(plan: Plan) -> list[str]:
     return lines
 
 
+def places(plans: Sequence[Plan]) -> list[list[int]]:
+    """Return the column of each rank's rounds: behind its round before, and no sooner than what it receives was sent.
+    Plans that deadlock have no such order; then a rank's rounds are simply counted."""
+    counted = [list(range(len(plan.ends))) for plan in plans]
+    at, links = [list(row) for row in counted], messages(plans)
+    for _ in range(sum(map(len, at)) + 1):
+        late = [m for m in links if at[m.target][m.received_in] < at[m.source][m.sent_in]]
+        if not late:
+            return at
+        for m in late:
+            row = at[m.target]
+            row[m.received_in] = max(row[m.received_in], at[m.source][m.sent_in])
+            for k in range(m.received_in + 1, len(row)):
+                row[k] = max(row[k], row[k - 1] + 1)
+    return counted
+
+
 def svg(plans: Sequence[Plan], name: str) -> str:
     """Return a drawing: ranks are rows, rounds columns, messages arrows; the colour is the (first) chunk's. A solid
-    arrow is added where it arrives, a dashed one takes the place of what was there."""
-    columns = max((len(plan.ends) for plan in plans), default=0)
+    arrow is added where it arrives, a dashed one takes the place of what was there. Where ranks have rounds of their
+    own, a column is a time."""
+    at = places(plans)
+    own = any(row != list(range(len(row))) for row in at)
+    columns = max((row[-1] + 1 for row in at if row), default=0)
     width, height = _LEFT + _COLUMN * max(columns, 1) + 24, _TOP + _ROW * len(plans) + 36
-    title = f"{name}: {plans[0].collective}, {len(plans)} ranks, {plans[0].chunks} chunks, {columns} rounds"
+    title = f"{name}: {plans[0].collective}, {len(plans)} ranks, {plans[0].chunks} chunks, {max(map(len, at))} rounds"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
         f'font-size="11"><rect width="100%" height="100%" fill="white"/>',
@@ -119,42 +140,60 @@ def svg(plans: Sequence[Plan], name: str) -> str:
         )
     parts.append("</defs>")
     for k in range(columns):
-        parts.append(f'<text x="{_LEFT + _COLUMN * k + 30}" y="{_TOP - 22}" fill="#555">round {k}</text>')
+        parts.append(
+            f'<text x="{_LEFT + _COLUMN * k + 30}" y="{_TOP - 22}" fill="#555">{"time" if own else "round"} {k}</text>'
+        )
     for plan in plans:
         y = _TOP + _ROW * plan.rank
         parts.append(f'<text x="12" y="{y + 4}">rank {plan.rank}</text>')
         parts.append(f'<line x1="{_LEFT}" y1="{y}" x2="{width - 16}" y2="{y}" stroke="#ccc"/>')
-        parts += _own_marks(plan)
-    parts += [_arrow(message) for message in messages(plans)]
+        parts += _own_marks(plan, at[plan.rank])
+    bundles: dict[tuple[int, ...], list[Message]] = {}
+    for m in messages(plans):
+        placed = m._replace(sent_in=at[m.source][m.sent_in], received_in=at[m.target][m.received_in])
+        bundles.setdefault(m[:4], []).append(placed)
+        parts.append(_arrow(placed))
+    parts += map(_label, bundles.values())
     parts.append(f'<text x="12" y="{height - 10}" fill="#555">solid: added; dashed: copied; colour: chunk</text></svg>')
     return "\n".join(parts) + "\n"
 
 
-def _own_marks(plan: Plan) -> Iterator[str]:
+def _own_marks(plan: Plan, at: Sequence[int]) -> Iterator[str]:
     """Draw folds and local steps as dots."""
     for number, step in steps(plan):
         if step.kind in (SEND, RECV_COPY, RECV_REDUCE):
             continue
-        x, y = _LEFT + _COLUMN * number + 20 + 9 * (step.chunk % 8), _TOP + _ROW * plan.rank
+        x, y = _LEFT + _COLUMN * at[number] + 20 + 9 * (step.chunk % 8), _TOP + _ROW * plan.rank
         yield (
             f'<circle cx="{x}" cy="{y}" r="4" fill="{_COLOURS[step.chunk % 8]}"><title>{KINDS[step.kind]} chunk '
             f"{chunk_text(step.chunk, step.n)}</title></circle>"
         )
 
 
-def _arrow(message: Message) -> str:
+def _ends(message: Message) -> tuple[int, int, int, int]:
     x1, x2 = _LEFT + _COLUMN * message.sent_in + 12, _LEFT + _COLUMN * message.received_in + _COLUMN - 16
-    y1, y2 = _TOP + _ROW * message.source, _TOP + _ROW * message.target
+    return x1, _TOP + _ROW * message.source, x2, _TOP + _ROW * message.target
+
+
+def _label(bundle: Sequence[Message]) -> str:
+    """Name the chunks of messages that go the same way; drawn one over the other, they could not be read."""
+    x1, y1, x2, y2 = _ends(bundle[0])
+    shown = [chunk_text(message.chunk, message.n) for message in bundle]
+    text = ",".join(shown if len(shown) <= _SHOWN else [*shown[: _SHOWN - 1], "..."])
+    x, y, colour = x1 + (x2 - x1) * 0.3, y1 + (y2 - y1) * 0.3 - 3, _COLOURS[bundle[-1].chunk % len(_COLOURS)]
+    halo = 'paint-order="stroke" stroke="white" stroke-width="3"'
+    return f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="middle" {halo} fill="{colour}">{text}</text>'
+
+
+def _arrow(message: Message) -> str:
+    x1, y1, x2, y2 = _ends(message)
     number = message.chunk % len(_COLOURS)
     dashes = "" if message.reduces else ' stroke-dasharray="5 3"'
     verb = "adds" if message.reduces else "copies"
     text = f"rank {message.source} to {message.target}: {verb} chunk {chunk_text(message.chunk, message.n)}"
-    label = chunk_text(message.chunk, message.n)
-    x, y = x1 + (x2 - x1) * 0.3, y1 + (y2 - y1) * 0.3 - 3
     return (
         f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="{_COLOURS[number]}" stroke-width="1.5"{dashes} '
         f'marker-end="url(#a{number})"><title>{text}</title></line>'
-        f'<text x="{x:.0f}" y="{y:.0f}" fill="{_COLOURS[number]}">{label}</text>'
     )
 
 

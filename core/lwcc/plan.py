@@ -9,10 +9,11 @@ what its collective promises (core/include/lwcc/plan.h has the promises).
 
 from __future__ import annotations
 
+import operator
 import struct
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, Optional, Union
 
 from lwcc.errors import PlanRefused, Unsupported
 
@@ -101,14 +102,17 @@ class Plan:
 
     def copy(self, target: int, source: int) -> None:
         """Copy a chunk. Chunks may differ in length, so that only alltoall's own block, `copy(rank, rank)`, passes."""
+        target, source = self._whole("copy, chunk", target), self._whole("copy, chunk", source)
         self._add(Step(COPY, 0, target % self.chunks, 1, source % self.chunks))
 
     def reduce(self, target: int, source: int) -> None:
         """Reduce a chunk into another; see `copy`."""
+        target, source = self._whole("reduce, chunk", target), self._whole("reduce, chunk", source)
         self._add(Step(REDUCE, 0, target % self.chunks, 1, source % self.chunks))
 
     def fold(self, chunk: int, owner: int) -> None:
         """Reduce a chunk over all ranks and leave it on all (allreduce only); every rank lists the same folds."""
+        chunk, owner = self._whole("fold, chunk", chunk), self._whole("fold, owner", owner)
         if not 0 <= owner < self.size:
             self._refuse(f"fold of chunk {chunk} on rank {owner}: there are ranks 0 to {self.size - 1}")
         self._add(Step(FOLD, owner, chunk % self.chunks, 1))
@@ -121,10 +125,12 @@ class Plan:
             self.ends.append(len(self.steps))
 
     def rounds(self, count: int) -> Iterator[int]:
-        """Iterate over range(count); each turn is a round."""
+        """Iterate over range(count); each turn is a round, also one that breaks."""
         for k in range(count):
-            yield k
-            self.end_round()
+            try:
+                yield k
+            finally:
+                self.end_round()
 
     # ---- facts ----
 
@@ -184,26 +190,35 @@ class Plan:
         self._append(part, team, first, count // part.chunks)
 
     def _append(self, part: Plan, team: Sequence[int], first: int, each: int) -> None:
-        ends = set(part.ends)
+        ends, here = set(part.ends), _caller()
         for i, step in enumerate(part.steps):
             at, n = first + step.chunk * each, step.n * each
             peer = team[step.peer] if step.kind in (SEND, RECV_COPY, RECV_REDUCE, FOLD) else 0
             if step.kind in (COPY, REDUCE, FOLD) and (each != 1 or (step.kind == FOLD and len(team) < self.size)):
                 self._refuse(f"run: a {KINDS[step.kind]} can only be run on whole chunks of all ranks")
             moved = Step(step.kind, peer, at % self.chunks, n, (first + step.source) if step.kind in (3, 4) else 0)
-            self._wrapped(moved, part.where[i])
+            self._wrapped(moved, part.where[i] if part.where[i][0] else here)
             if i + 1 in ends:
                 self.end_round()
 
     # ---- inside ----
 
-    def _refuse(self, what: str) -> None:
+    def _refuse(self, what: str) -> NoReturn:
         file, line = _caller()
         raise PlanRefused(
             f"{file}:{line}: {self.collective}, rank {self.rank} of {self.size}, round {len(self.ends)}: {what}"
         )
 
+    def _whole(self, what: str, value: object) -> int:
+        try:
+            return operator.index(value)  # type: ignore[arg-type]
+        except TypeError:
+            self._refuse(f"{what} {value!r}: expected a whole number")
+
     def _message(self, kind: int, peer: int, chunk: int, count: int) -> None:
+        if not type(peer) is type(chunk) is type(count) is int:
+            peer, chunk = self._whole(f"{KINDS[kind]}, peer", peer), self._whole(f"{KINDS[kind]}, chunk", chunk)
+            count = self._whole(f"{KINDS[kind]}, count", count)
         if not 0 <= peer < self.size or peer == self.rank:
             others = f"others are ranks 0 to {self.size - 1} without {self.rank}"
             self._refuse(f"{KINDS[kind]}, peer {peer}, chunk {chunk}: {others}")

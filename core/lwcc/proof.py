@@ -15,7 +15,9 @@ from lwcc.plan import Plan
 if TYPE_CHECKING:
     from lwcc.authoring import AnyAlgorithm
 
-_PLACE = re.compile(r"rank (\d+)(?:, round \d+, step (\d+)|.*last written in round \d+ by step (\d+))")
+_PLACE = re.compile(
+    r"rank (\d+)(?:(?:, round| leaves, after round) \d+, step (\d+)|.*last written in round \d+ by step (\d+))"
+)
 
 
 class Cost(NamedTuple):

@@ -15,8 +15,10 @@ import numpy as np
 import lwcc
 from lwcc.authoring import find
 from lwcc.dtypes import NAMES
+from lwcc.errors import LwccError, Mismatch, PeerLost
 
 _SEED = 20261130
+_OTHER_PLANS = "; the ranks built different plans, which may depend on rank, size and nodes alone"
 _count = itertools.count()
 
 
@@ -170,8 +172,11 @@ def main() -> int:
     lwcc.init()
     try:
         tried = Trial(find(args.spec, args.collective), args.collective).run()
-    except Wrong as wrong:
-        print(f"wrong: rank {lwcc.rank()} of {lwcc.size()}: {wrong}", flush=True)
+    except PeerLost:  # it has said why it left
+        return 1
+    except (Wrong, LwccError, ValueError) as wrong:
+        rank, size = os.environ["LWCC_RANK"], os.environ["LWCC_SIZE"]
+        print(f"wrong: rank {rank} of {size}: {wrong}{_OTHER_PLANS * isinstance(wrong, Mismatch)}", flush=True)
         return 1
     if lwcc.rank() == 0:
         print(tried, flush=True)

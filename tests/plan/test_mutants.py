@@ -10,7 +10,7 @@ import random
 import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import pytest
 
@@ -108,16 +108,28 @@ def partners(plans: Sequence[Plan]) -> Optional[dict[tuple[int, int], tuple[int,
     return tied
 
 
+class Term(NamedTuple):
+    """A number, and the tree of additions that it is the sum of."""
+
+    value: int
+    tree: int
+
+
+def add(a: Term, b: Term) -> Term:
+    """Add as floats do: a+b is b+a, but (a+b)+c need not be a+(b+c)."""
+    return Term((a.value + b.value) % WIDE, hash((min(a.tree, b.tree), max(a.tree, b.tree))))
+
+
 class World:
     """All ranks side by side; a message passes when both ends are in their rounds, and takes what was there then."""
 
     def __init__(self, plans: Sequence[Plan], tied: dict[tuple[int, int], tuple[int, int]]) -> None:
         dice = random.Random(len(plans))
         self.plans, self.tied = plans, tied
-        self.data = [[dice.randrange(WIDE) for _ in range(plans[0].chunks)] for _ in plans]
-        self.wanted = [sum(column) % WIDE for column in zip(*self.data)]
+        self.data = [[Term(dice.randrange(WIDE), plan.rank) for _ in range(plan.chunks)] for plan in plans]
+        self.wanted = [sum(term.value for term in column) % WIDE for column in zip(*self.data)]
         self.place = [0] * len(plans)
-        self.came: dict[tuple[int, int], list[int]] = {}
+        self.came: dict[tuple[int, int], list[Term]] = {}
 
     def steps_of(self, rank: int) -> range:
         number, ends = self.place[rank], self.plans[rank].ends
@@ -141,7 +153,7 @@ class World:
                 if c in written:
                     return False
                 written.add(c)
-                self.data[rank][c] = value if step.kind == RECV_COPY else (self.data[rank][c] + value) % WIDE
+                self.data[rank][c] = value if step.kind == RECV_COPY else add(self.data[rank][c], value)
         self.place[rank] += 1
         return True
 
@@ -154,11 +166,13 @@ class World:
                 break
             if sum(self.end_round(rank) for rank in ready) < len(ready):
                 return False
-        return all(not self.steps_of(r) for r in range(len(self.plans))) and all(d == self.wanted for d in self.data)
+        ended = all(not self.steps_of(r) for r in range(len(self.plans)))
+        return ended and all(d == self.data[0] and [t.value for t in d] == self.wanted for d in self.data)
 
 
 def right(plans: Sequence[Plan]) -> bool:
-    """Move numbers: does every chunk end as the sum of all ranks' terms, by the rules, without a standstill?"""
+    """Move numbers: does every chunk end as the sum of all ranks' terms, by the rules, without a standstill, and with
+    the same bits on all ranks?"""
     tied = partners(plans)
     return tied is not None and World(plans, tied).run()
 

@@ -27,7 +27,8 @@ def test_algos_lists_what_the_library_has(capsys: pytest.CaptureFixture[str]) ->
     out = capsys.readouterr().out
     known = lwcc.algorithms("allreduce")
     assert "ring" in known
-    assert all(name in out for name in known)
+    assert all(f"\n  {name} " in out for name in known)
+    assert max(map(len, out.splitlines())) <= 104
 
 
 def test_plan_draws_rounds_and_says_what_they_cost(capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,20 +49,34 @@ def test_plan_draws_one_rank_with_the_lines_that_wrote_it(capsys: pytest.Capture
 
 
 def test_plan_writes_a_drawing_with_an_arrow_for_each_message(tmp_path: Path) -> None:
-    for name, messages in (("ring", 4 * 6), ("hierarchical", 16), ("swing", 24)):
+    for name, messages in (("ring", 24), ("hierarchical", 16), ("swing", 24), ("double_binary_tree", 48)):
         file = tmp_path / f"{name}.svg"
         assert main(["plan", f"{EXAMPLES}/{name}.py:{name}", "-p", "4", "--per-node", "2", "--svg", str(file)]) == 0
         tree = ElementTree.parse(file)
         arrows = [e for e in tree.iter("{http://www.w3.org/2000/svg}line") if "marker-end" in e.attrib]
         assert len(arrows) == messages, name
+        assert all(float(e.attrib["x1"]) < float(e.attrib["x2"]) for e in arrows), "an arrow goes back in time"
         width, height = (float(tree.getroot().attrib[key]) for key in ("width", "height"))
         assert all(0 <= float(e.attrib[x]) <= width for e in arrows for x in ("x1", "x2"))
         assert all(0 <= float(e.attrib[y]) <= height for e in arrows for y in ("y1", "y2"))
 
 
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [("-p 0", "from 2 to 1024"), ("-p 4 --rank 9", "ranks 0 to 3"), ("-p 4 --nodes 0,1", "names 2 nodes for 4 ranks")],
+)
+def test_plan_refuses_numbers_that_make_no_sense(words: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code = main(["plan", "allreduce=ring", *words.split()])
+    except SystemExit as leaves:
+        code = int(str(leaves.code))
+    assert code == 2
+    assert text in capsys.readouterr().err
+
+
 def test_algos_prices_for_other_ranks_and_wires(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["algos", "broadcast", "-p", "5", "--model", "50,8,0"]) == 0
-    line = next(line for line in capsys.readouterr().out.splitlines() if "binomial" in line and "broadcast" in line)
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("  binomial "))
     assert "any p" in line
 
 

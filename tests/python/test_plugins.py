@@ -70,6 +70,13 @@ def test_a_wrong_plugin_is_refused_before_it_runs(run_ranks: Callable[..., Any],
     assert "PlanRefused: allreduce of 2 ranks: rank 0, round 0, step 0 (send chunk 0 to rank 1)" in done.err
 
 
+def test_a_plugin_that_crashes_is_named(tmp_path: Path) -> None:
+    (tmp_path / "crash.c").write_text(WRONG.replace("{", "{ *(volatile int *)0 = 1;", 1).replace("half", "crash"))
+    lwcc("plugin", "build", "crash.c", cwd=tmp_path)
+    said = lwcc("check", "--plugin", "libcrash.so", "allreduce=crash", "--real", "none", cwd=tmp_path, code=1)
+    assert "code of libcrash.so crashed (SIGSEGV)" in said
+
+
 def test_what_is_no_plugin_is_refused_with_its_reason(library: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.c").write_text("int x;\n")
     assert "defines no `const lwcc_algo" in lwcc("plugin", "build", "empty.c", cwd=tmp_path, code=2)

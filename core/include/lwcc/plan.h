@@ -9,7 +9,8 @@
  * No chunk is written twice in a round. lwcc_algorithm_verify proves all this.
  *
  * What a plan must achieve, with D the data buffer:
- *   allreduce      every rank: every chunk of D holds each rank's term exactly once
+ *   allreduce      every rank: every chunk of D holds each rank's term exactly once, added in the same order on all
+ *                  ranks (a+b is b+a): the same bits
  *   broadcast      rank 0 is the root (the executor renumbers); every chunk of D is the root's
  *   allgather      before: rank r holds chunk r; after: every rank holds chunk i from rank i
  *   reducescatter  after: rank r's chunk r holds each rank's term exactly once (other chunks: anything)

@@ -12,6 +12,7 @@
 
 enum { YIELDS = 20, LOOK_EVERY = 64 }; /* yields before a wait for a named request sleeps; turns between looks */
 #define SHUTDOWN_NS UINT64_C(1000000000)
+#define NAP_NS INT64_C(500000)
 
 bool engine_turn(engine *e) {
   bool any = order_drain(e);
@@ -76,7 +77,8 @@ void engine_lock(engine *e) {
 
 /* Leave the driving: the peers must ring again, and the background thread takes over what is left. */
 void engine_unlock(engine *e) {
-  arm(e);
+  e->driven++;
+  if (!e->napping) arm(e);
   bool more = engine_turn(e) || atomic_load_explicit(&e->q.outstanding, memory_order_relaxed) || e->running ||
               !channel_idle(e->ch);
   pthread_mutex_unlock(&e->lock);
@@ -87,17 +89,26 @@ void engine_kick(engine *e) {
   if (atomic_load(&e->sleeping)) channel_wake(e->ch);
 }
 
+/* Until somebody rings; or, while callers drive one call after another, for a nap: a ring for each of their messages,
+ * and this thread's getting up for it, would cost more than the call. */
 static void sleep_until_work(engine *e) {
-  arm(e);
+  e->napping = e->driven != e->seen;
+  e->seen = e->driven;
+  if (e->napping)
+    disarm(e);
+  else
+    arm(e);
   atomic_store(&e->sleeping, true);
   look_for_stalls(e); /* before the turn, which sends what it decides */
   bool more = engine_turn(e) || atomic_load(&e->stop);
   uint64_t now = e->stall_at_ns ? clock_ns() : 0;
   int64_t limit = !e->stall_at_ns ? -1 : e->stall_at_ns > now ? (int64_t)(e->stall_at_ns - now) : 0;
+  if (e->napping && (limit < 0 || limit > NAP_NS)) limit = NAP_NS;
   pthread_mutex_unlock(&e->lock);
   if (!more) channel_wait(e->ch, limit);
   atomic_store(&e->sleeping, false);
   pthread_mutex_lock(&e->lock);
+  e->napping = false;
   disarm(e);
 }
 

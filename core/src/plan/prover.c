@@ -2,7 +2,8 @@
  *
  * A chunk's value is the multiset of terms it is the sum of, as two bit sets over the terms: `once` (at least once) and
  * `many` (more than once; never right, so no finer count is needed). Term r is rank r's contribution; one more term
- * stands for bytes that nobody wrote. A message may only join equal chunk numbers (alltoall: equal blocks), so a value
+ * stands for bytes that nobody wrote. A last word is a hash of the order of additions: a+b is b+a, but (a+b)+c is not
+ * a+(b+c) to the last bit. A message may only join equal chunk numbers (alltoall: equal blocks), so a value
  * needs no note of which chunk it came from.
  *
  * Channels have no capacity: a message passes when both ends are in its round. The matching is fixed beforehand, so the
@@ -35,12 +36,20 @@ int prover_refuse(const prover *v, int rank, int step, const char *fmt, ...) {
 /* ---- values ---- */
 
 static uint64_t *value(const prover *v, uint64_t *values, int rank, int chunk) {
-  return values + ((size_t)rank * v->nchunks + chunk) * 2 * v->words;
+  return values + ((size_t)rank * v->nchunks + chunk) * value_words(v);
+}
+
+/* splitmix64's last steps. */
+static uint64_t mix(uint64_t x) {
+  x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+  x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+  return x ^ x >> 31;
 }
 
 static void set_term(const prover *v, uint64_t *x, int term) {
-  memset(x, 0, 2 * v->words * sizeof *x);
+  memset(x, 0, value_words(v) * sizeof *x);
   x[term / 64] = 1ULL << (term % 64);
+  x[2 * v->words] = mix((uint64_t)term + 1);
 }
 
 static void add_value(const prover *v, uint64_t *x, const uint64_t *y) {
@@ -48,10 +57,11 @@ static void add_value(const prover *v, uint64_t *x, const uint64_t *y) {
     x[v->words + w] |= y[v->words + w] | (x[w] & y[w]);
     x[w] |= y[w];
   }
+  x[2 * v->words] = mix(x[2 * v->words] + y[2 * v->words]);
 }
 
 static void copy_value(const prover *v, uint64_t *x, const uint64_t *y) {
-  memcpy(x, y, 2 * v->words * sizeof *x);
+  memcpy(x, y, value_words(v) * sizeof *x);
 }
 
 /* The term that rank's chunk is before the first round; size: nobody's. */
@@ -213,19 +223,52 @@ static void list_terms(const prover *v, const uint64_t *x, char *out, size_t cap
     const char *mark = x[v->words + term / 64] & bit ? "*" : "";
     if (!(x[term / 64] & bit)) continue;
     if (term == v->size)
-      used += (size_t)snprintf(out + used, cap - used, "%s", " nobody's");
+      used += (size_t)snprintf(out + used, cap - used, "%s", used ? " nobody's" : "nobody's");
     else
       used += (size_t)snprintf(out + used, cap - used, "%s%d%s", used ? " " : "", term, mark);
   }
 }
 
+enum { BY_TEXT = 80 };
+static void last_writer(const prover *v, int r, int chunk, char by[BY_TEXT]) {
+  int step = v->writer[(size_t)r * v->nchunks + chunk];
+  if (step < 0)
+    snprintf(by, BY_TEXT, "no step of this rank writes it");
+  else
+    snprintf(by, BY_TEXT, "last written in round %d by step %d", round_of(v->plans[r], step), step);
+}
+
+static int left_early(const prover *v, int r, int missing) {
+  char heard[200] = "", last[BY_TEXT + PLAN_STEP_TEXT] = "without a step", what[PLAN_STEP_TEXT];
+  int step = v->plans[r]->nsteps - 1;
+  if (step >= 0) {
+    plan_step_text(v->plans[r], step, what);
+    snprintf(last, sizeof last, "after round %d, step %d (%s)", v->plans[r]->nrounds - 1, step, what);
+  }
+  memset(value(v, v->held, r, 0) + v->words, 0, v->words * sizeof *v->held); /* how often does not matter */
+  list_terms(v, value(v, v->held, r, 0), heard, sizeof heard);
+  return os_fail(
+      LWCC_ERR_PLAN,
+      "barrier of %d ranks: rank %d leaves, %s, before rank %d has come: no chain of messages leads from it; "
+      "it has heard of ranks %s, expected all",
+      v->size, r, last, missing, heard);
+}
+
+static int other_bits(const prover *v, int r, int chunk) {
+  char by[BY_TEXT];
+  last_writer(v, r, chunk, by);
+  return os_fail(LWCC_ERR_PLAN,
+                 "%s of %d ranks: rank %d ends with other bits of chunk %d than rank 0: it has added the same terms in "
+                 "another order, and rounding differs; expected the same sum on all ranks; %s",
+                 collective_name(v->collective), v->size, r, chunk, by);
+}
+
 static int wrong_value(const prover *v, int r, int chunk, int term, bool twice) {
-  char whose[40], held[200] = "", by[80] = "no step of this rank writes it";
+  char whose[40], held[200] = "", by[BY_TEXT];
   snprintf(whose, sizeof whose, term < v->size ? "rank %d's term" : "bytes that no rank wrote", term);
   const char *seen = twice ? "more than once" : term_wanted(v, chunk, term) ? "not at all" : "in it";
   const char *expected = term_wanted(v, chunk, term) ? "once" : "none of it";
-  int step = v->writer[(size_t)r * v->nchunks + chunk];
-  if (step >= 0) snprintf(by, sizeof by, "last written in round %d by step %d", round_of(v->plans[r], step), step);
+  last_writer(v, r, chunk, by);
   list_terms(v, value(v, v->held, r, chunk), held, sizeof held);
   return os_fail(LWCC_ERR_PLAN,
                  "%s of %d ranks: rank %d ends with %s %s of chunk %d, expected %s; %s; it holds the terms of ranks %s "
@@ -242,8 +285,11 @@ int prover_check_result(const prover *v) {
       for (int term = 0; term <= v->size; term++) {
         uint64_t bit = 1ULL << (term % 64);
         bool once = x[term / 64] & bit, many = x[v->words + term / 64] & bit && v->collective != LWCC_BARRIER;
+        if (v->collective == LWCC_BARRIER && once != term_wanted(v, c, term)) return left_early(v, r, term);
         if (many || once != term_wanted(v, c, term)) return wrong_value(v, r, c, term, many);
       }
+      if (v->collective == LWCC_ALLREDUCE && x[2 * v->words] != value(v, v->held, 0, c)[2 * v->words])
+        return other_bits(v, r, c);
     }
   }
   return LWCC_OK;

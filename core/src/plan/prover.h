@@ -8,7 +8,7 @@ typedef struct {
   const lwcc_plan *const *plans;
   int size, nchunks, collective;
   size_t words;     /* of one bit set: size + 1 terms */
-  uint64_t *held;   /* [rank][chunk][once, many]: as the rank's round began */
+  uint64_t *held;   /* [rank][chunk][once, many, order]: as the rank's round began */
   uint64_t *staged; /* likewise: as its round will end */
   int *writer;      /* [rank][chunk]: the last step that wrote it, or -1 */
   size_t *first;    /* [rank]: where its steps begin in partner */
@@ -31,6 +31,10 @@ int prover_check_result(const prover *v);
 
 static inline int round_begin(const lwcc_plan *p, int round) {
   return round > 0 ? p->round_end[round - 1] : 0;
+}
+
+static inline size_t value_words(const prover *v) {
+  return 2 * v->words + 1;
 }
 
 static inline bool writes(const plan_step *s) {

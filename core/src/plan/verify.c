@@ -5,7 +5,7 @@
  *                Both ends name the same chunks, because chunks differ in length (alltoall: the receiver's block of
  *                the input into the sender's block); for the same reason a copy serves only alltoall's own block
  *   3. run       on symbols, by rendezvous: no deadlock (prover.c)
- *   4. result    what plan.h promises for the collective (prover.c) */
+ *   4. result    what plan.h promises for the collective, an allreduce to the last bit (prover.c) */
 #include <stdlib.h>
 #include <string.h>
 
@@ -170,7 +170,7 @@ static void close_prover(prover *v) {
 
 static int open_prover(prover *v) {
   size_t chunks = (size_t)v->size * v->nchunks, nsteps = 0, size = v->size;
-  size_t nbytes = 4 * chunks * v->words * sizeof *v->held;
+  size_t nbytes = 2 * chunks * value_words(v) * sizeof *v->held;
   if (nbytes > PLAN_VERIFY_MAX_BYTES)
     return os_fail(LWCC_ERR_UNSUPPORTED, "plan: proving %d ranks with %d chunks takes %zu MiB, at most %zu", v->size,
                    v->nchunks, nbytes >> 20, PLAN_VERIFY_MAX_BYTES >> 20);
@@ -187,7 +187,7 @@ static int open_prover(prover *v) {
   v->fold_step = calloc(((size_t)v->nfolds + 1) * (size + 1), sizeof *v->fold_step);
   if (!v->first || !v->held || !v->writer || !v->partner || !v->round || !v->fold_step)
     return os_fail(LWCC_ERR_SYSTEM, "plan: no memory to prove plans of %d ranks", v->size);
-  v->staged = v->held + 2 * chunks * v->words;
+  v->staged = v->held + chunks * value_words(v);
   memset(v->writer, -1, chunks * sizeof *v->writer);
   v->left = v->round + size;
   v->ready = v->left + size;
