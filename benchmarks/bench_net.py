@@ -34,7 +34,7 @@ PROTOTYPES: dict[int, dict[str, dict[str, str]]] = {
 
 def lwcc_ranks(folder: Path, series: peers.Series, network: Network, env: dict[str, str]) -> list[peers.Subject]:
     """One subject for each rank, without a launcher, so that all subjects share one network."""
-    whole = peers.lwcc(folder, series, named=False, registered=False)
+    whole = peers.lwcc(folder, series, "raw-private")
     script = next(i for i, word in enumerate(whole.command) if word.endswith("subject_lwcc.py"))
     port = 20000 + os.getpid() % 20000
     meet = {"WORLD_SIZE": str(series.np), "MASTER_ADDR": network.address(0), "MASTER_PORT": str(port),

@@ -38,9 +38,9 @@ typedef struct engine {
   atomic_bool stop;     /* seq_cst with sleeping, through engine_kick */
   atomic_bool sleeping; /* seq_cst: a submitter pushes, then looks; the sleeper sets, then looks for work */
   bool armed;           /* guarded by lock: the peers have been told to ring */
-  bool napping;         /* guarded by lock: nobody arms; the background thread looks in by itself, see sleep_until_work */
-  unsigned driven;      /* guarded by lock: how often callers have left the driving */
-  unsigned seen;        /* guarded by lock: driven at the background thread's last look */
+  bool napping;    /* guarded by lock: nobody arms; the background thread looks in by itself, see sleep_until_work */
+  unsigned driven; /* guarded by lock: how often callers have left the driving */
+  unsigned seen;   /* guarded by lock: driven at the background thread's last look */
   bool started, leaving;
   _Atomic int failed; /* < 0: the job is over; release after failed_text: pairs with the acquire in engine_failed */
   _Atomic int32_t lost_rank;
