@@ -92,11 +92,11 @@ static int take_events(channel *ch, int set) {
   return n;
 }
 
-/* Ask the kernel, if it is time: on every turn with sockets unless data is awaited, else now and then, for dead peers.
- * true: something was reported. Also a ring without a message counts, because it has used up the sender's duty to ring:
- * who was about to sleep has to say anew that it sleeps. */
+/* Ask the kernel, if it is time: on every turn with sockets, unless the last one waited for data and got none; then,
+ * and without sockets, now and then, for dead peers. true: something was reported. Also a ring without a message
+ * counts, because it has used up the sender's duty to ring: who was about to sleep has to say anew that it sleeps. */
 static bool poll_events(channel *ch) {
-  bool ask = ch->nsockets > 0 && (ch->awaited == 0 || ch->awaited > FEW);
+  bool ask = ch->nsockets > 0 && (ch->awaited == 0 || ch->awaited > FEW || ch->moved);
   bool due = ask || atomic_load_explicit(&ch->poll_due, memory_order_relaxed);
   bool any = false;
   if (!due && ++ch->turns % ASK_EVERY != 0) return false;
@@ -113,15 +113,16 @@ static bool poll_events(channel *ch) {
 }
 
 /* A lane of a data socket that has something to move: the first few are tried unasked. */
-static void await(channel *ch, lane *l) {
+static void await(channel *ch, lane *l, int cls) {
   if (ch->awaited++ < FEW) l->ready = true;
+  ch->classes |= 1u << cls;
 }
 
 static bool progress_peer(channel *ch, int peer) {
   peer_state *p = &ch->peers[peer];
   for (int c = LINK_NAMED; c < LINK_CLASSES && !p->link->ops->in_memory; c++) {
-    if (p->in[c].head) await(ch, &p->in[c]);
-    if (p->out[c].head) await(ch, &p->out[c]);
+    if (p->in[c].head) await(ch, &p->in[c], c);
+    if (p->out[c].head) await(ch, &p->out[c], c);
   }
   bool here = frame_pump_in(ch, peer);
   for (int i = LINK_CLASSES; i > 0; i--) { /* control, then the small first */
@@ -135,12 +136,15 @@ static bool progress_peer(channel *ch, int peer) {
 int channel_progress(channel *ch) {
   bool moved = poll_events(ch);
   ch->awaited = 0;
+  ch->shared = (ch->classes & (ch->classes - 1)) != 0;
+  ch->classes = 0;
   for (int i = 0; i < ch->size; i++)
     if (ch->peers[i].link && !ch->peers[i].failure) moved |= progress_peer(ch, i);
   if (ch->failures > 0) {
     settle_failures(ch);
     moved = true;
   }
+  ch->moved = moved;
   return moved;
 }
 

@@ -7,7 +7,7 @@
 #include "channel/park.h"
 #include "os/status.h"
 
-enum { BUDGET = 1 << 20, SHARED_BUDGET = 128 << 10 }; /* bytes of a lane in one turn: alone, and beside other sets */
+enum { BUDGET = 256 << 10, SHARED_BUDGET = 64 << 10 }; /* bytes of a lane in one turn: of one class, of several */
 
 void frame_note_failure(channel *ch, int peer, int code, const char *text) {
   peer_state *p = &ch->peers[peer];
@@ -79,7 +79,7 @@ static ssize_t send_part(channel *ch, peer_state *p, int cls, size_t most) {
 }
 
 static size_t budget(const channel *ch) {
-  return ch->mixed && ch->awaited > 2 ? SHARED_BUDGET : BUDGET;
+  return ch->shared ? SHARED_BUDGET : BUDGET;
 }
 
 bool frame_pump_out(channel *ch, int peer, int cls) {
