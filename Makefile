@@ -4,6 +4,7 @@
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 NP ?= 2
+TF_MATRIX ?= 2.16.2 2.21.0
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -46,7 +47,7 @@ bench: $(VENV)/.test
 test-tf-matrix:
 	rm -rf build/tf && mkdir -p build/tf
 	$(PYTHON) -m pip wheel --quiet --no-deps -w build/tf .
-	for v in 2.16.2 2.21.0; do $(PYTHON) -m venv build/tf/$$v \
+	for v in $(TF_MATRIX); do $(PYTHON) -m venv build/tf/$$v \
 	  && build/tf/$$v/bin/python -m pip install --quiet tensorflow-cpu==$$v pytest==9.0.2 build/tf/lwcc-*.whl \
 	  && build/tf/$$v/bin/python -m pytest -q tests/tf -k "three_ranks or two_ranks" || exit 1; done
 

@@ -38,8 +38,7 @@ def collectives(quick: bool, vs: str) -> list[tuple[str, list[str]]]:
 def trainings(quick: bool, vs: str) -> list[tuple[str, list[str]]]:
     """Return (name, arguments of lwccrun) of each training run."""
     base = ["--baseline", vs, "--repeat", "1" if quick else "3"]
-    mnist = [str(EXAMPLES / "pytorch_mnist.py"), *(["--epochs", "2"] if quick else [])]
-    found = [("train-cnn", ["-np", "2", *base, *mnist])]
+    found = [("train-cnn", ["-np", "2", *base, str(EXAMPLES / "pytorch_mnist.py")])]
     if not quick:
         found += [
             ("train-mlp", ["-np", "2", *base, str(EXAMPLES / "pytorch_synthetic_benchmark.py"), "--model", "mlp"]),

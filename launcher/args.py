@@ -70,6 +70,7 @@ class LaunchSpec:
     baseline: tuple[str, ...] = ()  # engines to run beside LWCC's own
     repeat: int = 1
     mpi_best: bool = False
+    mpi_settings: str | None = None  # by name; resolved when the MPI is known
     net: NetSpec | None = None
     prefixes: tuple[tuple[str, ...], ...] = ()  # what each rank's command starts with, where it has a node
 
@@ -188,6 +189,7 @@ def _add_comparison(group: Any) -> None:
         help="put the ranks on nodes of a network of namespaces: 1gbit, or nodes=4,rate=1gbit,cc=bbr",
     )  # fmt: skip
     group.add_argument("--engine", choices=ENGINES, default="own", help="who carries the collectives (default own)")
+    group.add_argument("--mpi-settings", metavar="NAME", help="with --engine mpi: one set of those of --mpi-best")
 
 
 def _add_limits(group: Any) -> None:
@@ -232,6 +234,7 @@ def parse(argv: Sequence[str]) -> LaunchSpec:
         baseline=ns.baseline,
         repeat=ns.repeat,
         mpi_best=ns.mpi_best,
+        mpi_settings=ns.mpi_settings,
         net=ns.net,
     )
 
@@ -245,6 +248,8 @@ def _check_required(parser: argparse.ArgumentParser, ns: Any, command: Sequence[
         parser.error("give --baseline or --engine, not both: the baseline runs on LWCC's own engine too")
     if not ns.baseline and (ns.repeat != 1 or ns.mpi_best):
         parser.error("--repeat and --mpi-best go with --baseline")
+    if ns.mpi_settings is not None and ns.engine != "mpi":
+        parser.error("--mpi-settings goes with --engine mpi")
     if ns.mpi_best and "mpi" not in ns.baseline:
         parser.error("--mpi-best needs mpi among the engines of --baseline")
     if not command:

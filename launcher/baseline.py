@@ -15,7 +15,7 @@ from lwcc.launcher import info
 from lwcc.launcher.args import LaunchSpec
 from lwcc.launcher.engines import Settings
 from lwcc.launcher.env import cores
-from lwcc.launcher.measure import Run, agreement, histogram, read_journals, read_output, size_text
+from lwcc.launcher.measure import Run, agreement, histogram, read_journals, read_output, read_stamps, size_text
 from lwcc.launcher.net import Network
 
 
@@ -93,7 +93,7 @@ def _run_one(spec: LaunchSpec, command: Sequence[str], variant: Variant, folder:
     log = os.path.join(folder, "rank-0", "stdout.log")
     if os.path.exists(log):
         with open(log, encoding="utf-8", errors="replace") as file:
-            read_output(run, file.read())
+            read_output(run, file.read(), read_stamps(log))
     read_journals(run, journal)
     if code:
         _say(f"{variant.name} failed with code {code}; its output is in {folder}")
@@ -160,8 +160,9 @@ def table(record: dict[str, Any], runs: Sequence[Run]) -> str:
         )
     lines += ["  ".join(f"{h:>{widths[h]}}" for h in heads)]
     lines += ["  ".join(f"{row.get(h, ''):>{widths[h]}}" for h in heads) for row in cells]
-    lines.append("exposed: rank 0 waited; comm: a collective ran on rank 0. allreduces by size (upper bounds):")
     firsts = {run.variant: run for run in reversed(runs) if run.told()}
+    if any(run.allreduces for run in firsts.values()):
+        lines.append("exposed: rank 0 waited; comm: a collective ran on rank 0. allreduces by size (upper bounds):")
     for name in record["settings"]:
         if name in firsts and firsts[name].allreduces:
             lines.append(f"  {name}: {histogram(firsts[name].allreduces)}")

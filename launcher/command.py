@@ -117,9 +117,11 @@ def _on_engine(spec: LaunchSpec, command: Sequence[str], network: Network | None
         from lwcc.launcher import mpi
 
         found = mpi.find_mpi()
-        settings = settings or mpi.plain(found, spec.np)
+        settings = settings or mpi.named(found, spec.np, spec.mpi_settings or "mpi")
         if network is not None:
-            settings = replace(settings, arguments=(*settings.arguments, *network.mpi_arguments(found.kind)))
+            settings = replace(
+                settings, arguments=(*settings.arguments, *network.mpi_arguments(found.kind, settings.arguments))
+            )
         command = mpi.command(found, settings, spec.np, command)
         spec = replace(spec, np=1, tag=False, prefixes=())
     ours = {"LWCC_ALGORITHM": "", "LWCC_PLUGIN": ""}  # chosen for LWCC's own engine

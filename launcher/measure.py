@@ -6,6 +6,7 @@ import json
 import os
 import re
 import statistics
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -35,7 +36,8 @@ class Run:
     losses: list[float] = field(default_factory=list)
     accuracy: float | None = None
     engine: int | None = None
-    ranks: list[dict[str, float]] = field(default_factory=list)  # rank, exposed_s, communication_s
+    loss_at_s: list[float] = field(default_factory=list)  # when each loss was printed, from the start of the job
+    ranks: list[dict[str, float]] = field(default_factory=list)  # rank, exposed_s, communication_s, and means of a step
 
     def told(self) -> bool:
         """Is there anything to compare? A script that missed its target has still run."""
@@ -54,14 +56,26 @@ class Run:
         return {**asdict(self), "step_median_s": self.step_median(), "step_p90_s": self.step_p90()}
 
 
-def read_output(run: Run, text: str) -> None:
-    """Take speed, losses and accuracy from what the script printed."""
+def read_output(run: Run, text: str, stamps: Sequence[float] = ()) -> None:
+    """Take speed, losses and accuracy from what the script printed; stamps: when each line came."""
     totals = [float(m) for m in _TOTAL.findall(text)]
     speeds = totals or [float(m) for m in _SPEED.findall(text)] or [float(m) for m in _SPEED_BEFORE.findall(text)]
     run.samples_per_s = speeds[-1] if speeds else None
-    run.losses = [float(first or second) for first, second in _LOSS.findall(text)]
+    found = list(_LOSS.finditer(text))
+    run.losses = [float(match[1] or match[2]) for match in found]
+    lines = [text.count("\n", 0, match.start()) for match in found]
+    run.loss_at_s = [stamps[line] for line in lines] if lines and lines[-1] < len(stamps) else []
     accuracies = [float(m) for m in _ACCURACY.findall(text)]
     run.accuracy = accuracies[-1] if accuracies else None
+
+
+def read_stamps(log: str) -> list[float]:
+    """The times of a log's lines; none if they were not kept."""
+    try:
+        with open(os.path.splitext(log)[0] + ".times", encoding="ascii") as file:
+            return [float(line) for line in file]
+    except (OSError, ValueError):
+        return []
 
 
 def read_journals(run: Run, folder: str) -> None:
@@ -77,12 +91,19 @@ def read_journals(run: Run, folder: str) -> None:
     stats = first["stats"]
     run.exposed_s, run.communication_s = stats["waited_ns"] / 1e9, stats["busy_ns"] / 1e9
     run.nbytes, run.allreduces, run.engine = stats["bytes"], stats["allreduces"], stats["engine"]
-    run.ranks = [
-        {"rank": j["rank"], "exposed_s": j["stats"]["waited_ns"] / 1e9, "communication_s": j["stats"]["busy_ns"] / 1e9}
-        for j in sorted(journals, key=lambda journal: int(journal["rank"]))
-    ]
+    run.ranks = [_of_rank(journal) for journal in sorted(journals, key=lambda journal: int(journal["rank"]))]
     spans = [[(b[0] - a[0]) / 1e9 for a, b in zip(j["steps"], j["steps"][1:])] for j in journals]
     run.step_s = [max(step) for step in zip(*spans)]
+
+
+def _of_rank(journal: dict[str, Any]) -> dict[str, float]:
+    """One rank: waited and communicated in all, and in the mean step."""
+    stats, steps = journal["stats"], journal["steps"]
+    found = {"rank": journal["rank"], "exposed_s": stats["waited_ns"] / 1e9, "communication_s": stats["busy_ns"] / 1e9}
+    if len(steps) > 1:
+        mean = [(last - first) / 1e9 / (len(steps) - 1) for first, last in zip(steps[0], steps[-1])]
+        found.update(step_s=mean[0], step_waited_s=mean[1], step_communication_s=mean[2])
+    return found
 
 
 def agreement(ours: list[float], theirs: list[float]) -> tuple[str, float | None]:

@@ -23,18 +23,37 @@ import mpi4py
 mpi4py.rc.initialize = mpi4py.rc.finalize = False
 from mpi4py import MPI
 maps = [line.split()[-1] for line in open("/proc/self/maps") if "/libmpi" in line]
-version = MPI.Get_library_version().split("\\n")[0].strip("\\x00 ")
+version = " ".join(MPI.Get_library_version().split("\\n")[0].strip("\\x00 ").replace("Version:", "").split())
 print(json.dumps({"version": version, "library": maps[0] if maps else ""}))
 """
 
 
+# name, the component that it needs, arguments of mpirun
+_OPENMPI = (
+    ("mpi-ucx", "pml/ucx", ("--mca", "pml", "ucx")),
+    ("mpi-xhc", "coll/xhc", ("--mca", "coll_xhc_priority", "100")),
+    ("mpi-acoll", "coll/acoll", ("--mca", "coll_acoll_priority", "100")),
+    ("mpi-han", "coll/han", ("--mca", "coll_han_priority", "100")),
+    ("mpi-sm", "coll/sm", ("--mca", "coll_sm_priority", "100")),
+    *(
+        (f"mpi-tuned-{name}", "coll/tuned", ("--mca", "coll_tuned_use_dynamic_rules", "1",
+                                             "--mca", "coll_tuned_allreduce_algorithm", str(number)))
+        for name, number in (("doubling", 3), ("ring", 4), ("rabenseifner", 6))
+    ),
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Mpi:
-    """The MPI of this Python: kind is openmpi, mpich or intel; launcher is its mpirun or mpiexec."""
+    """The MPI of this Python: kind is openmpi, mpich or intel; launcher is its mpirun or mpiexec.
+
+    components: Open MPI's modules, as "coll/han"; None: its own tool is asked when they matter.
+    """
 
     kind: str
     version: str
     launcher: str
+    components: frozenset[str] | None = None
 
 
 def find_mpi() -> Mpi:
@@ -50,7 +69,19 @@ def find_mpi() -> Mpi:
     answer = json.loads(done.stdout.strip().splitlines()[-1])
     version = answer["version"]
     kind = "openmpi" if "Open MPI" in version else "intel" if "Intel" in version else "mpich"
-    return Mpi(kind, version.split(", package")[0], _launcher(kind, answer["library"], version))
+    launcher = _launcher(kind, answer["library"], version)
+    return Mpi(kind, version.split(", package")[0], launcher)
+
+
+def _components(launcher: str) -> frozenset[str]:
+    """What Open MPI's own tool lists; nothing if it is missing."""
+    tool = os.path.join(os.path.dirname(launcher), "ompi_info")
+    try:
+        done = subprocess.run([tool, "--parsable"], capture_output=True, text=True, timeout=60, check=False)
+    except OSError:
+        return frozenset()
+    parts = [line.split(":") for line in done.stdout.splitlines() if line.startswith("mca:")]
+    return frozenset(f"{part[1]}/{part[2]}" for part in parts if len(part) > 3)
 
 
 def _launcher(kind: str, library: str, version: str) -> str:
@@ -82,18 +113,37 @@ def plain(mpi: Mpi, size: int) -> Settings:
 
 
 def best(mpi: Mpi, size: int) -> list[Settings]:
-    """The best known settings beyond the plain ones; measured on small machines, see benchmarks/README.md."""
+    """The settings known to help beyond the plain ones, as far as this MPI has what they name (benchmarks/README.md).
+
+    All use the blocking calls, which have algorithms that the non-blocking ones lack.
+    """
     base = plain(mpi, size)
     crowded = size > cores()
-    calls = {"LWCC_MPI_CALLS": "blocking"}  # several MPIs have faster algorithms for their blocking calls
+    calls = {"LWCC_MPI_CALLS": "blocking"}
+    found = [Settings("mpi-blocking", base.arguments, {**base.variables, **calls})]
     if mpi.kind == "openmpi":
-        ucx = (*base.arguments, "--mca", "pml", "ucx")
-        return [Settings("mpi-blocking", base.arguments, calls), Settings("mpi-ucx", ucx, calls)]
+        there = _components(mpi.launcher) if mpi.components is None else mpi.components
+        for name, needs, choice in _OPENMPI:
+            if needs in there:
+                found.append(Settings(name, (*base.arguments, *choice), calls))
+        return found
     if mpi.kind == "intel":
         ring = {**base.variables, **calls, "I_MPI_ADJUST_ALLREDUCE": "8"}
-        return [Settings("mpi-ring", (), {**ring, "I_MPI_THREAD_YIELD": "2"} if crowded else ring)]
+        return [*found, Settings("mpi-ring", (), {**ring, "I_MPI_THREAD_YIELD": "2"} if crowded else ring)]
     none = {"MPIR_CVAR_DEVICE_COLLECTIVES": "none", "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "recursive_doubling"}
-    return [Settings("mpi-blocking", (), calls), *([Settings("mpi-crowded", (), {**none, **calls})] if crowded else [])]
+    return [*found, *([Settings("mpi-crowded", (), {**none, **calls})] if crowded else [])]
+
+
+def named(mpi: Mpi, size: int, name: str) -> Settings:
+    """The settings of that name. Raises CannotRun, whose text lists those that this MPI has."""
+    if name == "mpi":
+        return plain(mpi, size)
+    known = [plain(mpi, size), *best(mpi, size)]
+    for settings in known:
+        if settings.name == name:
+            return settings
+    names = ", ".join(settings.name for settings in known)
+    raise CannotRun(f"--mpi-settings {name}: {mpi.version} has {names}", 2)
 
 
 def command(mpi: Mpi, settings: Settings, size: int, rank_command: Sequence[str]) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import glob
 import json
 import os
 import re
@@ -16,23 +17,27 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lwcc.launcher.spawn import CannotRun
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _CLONE_NEWNET = 0x40000000
+_FOLDER = "lwcc-net-"  # in the folder for temporary files; then the launcher's pid
 _NET = "10.77.0"
 HUB = f"{_NET}.254"
 MAX_NODES = 64
+RELAY_CEILING = "at most about 4 Gbit/s with delay alone, 1 Gbit/s with loss"
 _RATE = re.compile(r"(\d+(?:\.\d+)?)(k|m|g|t)?bit")
-_DELAY = re.compile(r"\d+(?:\.\d+)?(us|ms|s)")
-_LOSS = re.compile(r"\d+(?:\.\d+)?%")
+_DELAY = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s)")
+_LOSS = re.compile(r"(\d+(?:\.\d+)?)%")
+_SEED = 20240229  # of the relays' losses
 
 
 @dataclass(frozen=True)
 class NetSpec:
-    """What is wanted. nodes 0: one for each rank; rate "": not shaped."""
+    """What is wanted. nodes 0: one for each rank; rate "": not shaped; delay and loss: of a frame from node to node."""
 
     nodes: int = 0
     rate: str = ""
@@ -50,6 +55,16 @@ class NetSpec:
         """The rate; 0 if not shaped."""
         found = _RATE.fullmatch(self.rate)
         return float(found[1]) * {None: 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}[found[2]] if found else 0.0
+
+    def delay_ns(self) -> int:
+        """The delay; 0 if there is none."""
+        found = _DELAY.fullmatch(self.delay)
+        return round(float(found[1]) * {"us": 1e3, "ms": 1e6, "s": 1e9}[found[2]]) if found else 0
+
+    def loss_share(self) -> float:
+        """How many of the frames are lost, 0 to 1."""
+        found = _LOSS.fullmatch(self.loss)
+        return min(float(found[1]) / 100, 1.0) if found else 0.0
 
     def burst_nbytes(self) -> int:
         """What may pass at once: 1 ms at the rate, and no less than the kernel needs for large segments."""
@@ -88,6 +103,24 @@ def _do(*command: str) -> str:
     return done.stdout
 
 
+def _has_netem() -> bool:
+    """Try it on this namespace's own loopback."""
+    try:
+        _do("tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1us")
+    except CannotRun:
+        return False
+    _do("tc", "qdisc", "del", "dev", "lo", "root")
+    return True
+
+
+def _remove_left_over() -> None:
+    """Remove the folders of launchers that were killed; the kernel has removed the rest."""
+    for path in glob.glob(os.path.join(tempfile.gettempdir(), _FOLDER + "*-*")):
+        owner = os.path.basename(path)[len(_FOLDER) :].partition("-")[0]
+        if owner.isdigit() and not os.path.exists(f"/proc/{owner}") and os.stat(path).st_uid == os.geteuid():
+            shutil.rmtree(path, ignore_errors=True)
+
+
 class Network:
     """The network while it exists. Make it before the process has other threads."""
 
@@ -96,7 +129,10 @@ class Network:
         self.spec = NetSpec(spec.nodes or ranks, spec.rate, spec.delay, spec.loss, spec.congestion)
         self.ranks = ranks
         self._nodes: list[subprocess.Popen[bytes]] = []
-        self._folder = tempfile.TemporaryDirectory(prefix="lwcc-net-")
+        self._relays: list[subprocess.Popen[bytes]] = []
+        _remove_left_over()
+        self._folder = tempfile.TemporaryDirectory(prefix=f"{_FOLDER}{os.getpid()}-")
+        self._relayed = False
         if self.spec.nodes > min(ranks, MAX_NODES):
             raise CannotRun(
                 f"--net nodes={self.spec.nodes}: expected at most one node for each of the {ranks} ranks", 2
@@ -119,6 +155,7 @@ class Network:
 
     def _make(self) -> None:
         _do("ip", "link", "set", "lo", "up")
+        self._relayed = bool(self.spec.delay or self.spec.loss) and not _has_netem()
         _do("ip", "link", "add", "lab", "type", "bridge")
         _do("ip", "addr", "add", f"{HUB}/24", "dev", "lab")
         _do("ip", "link", "set", "lab", "up")
@@ -129,13 +166,20 @@ class Network:
                 stdout=subprocess.PIPE,
             )
             self._nodes.append(node)
-            if node.stdout is None or node.stdout.readline() != b"ready\n":
-                raise CannotRun(f"--net: node {number} did not start", 1)
+            self._await(node, f"node {number}")
             self._join(number, node.pid)
+
+    @staticmethod
+    def _await(process: subprocess.Popen[bytes], what: str) -> None:
+        if process.stdout is None or process.stdout.readline() != b"ready\n":
+            raise CannotRun(f"--net: {what} did not start", 1)
 
     def _join(self, number: int, pid: int) -> None:
         inside = ("nsenter", "-t", str(pid), "-n")
-        _do("ip", "link", "add", f"n{number}", "type", "veth", "peer", "name", "eth0", "netns", str(pid))
+        if self._relayed:
+            self._relay(number, inside)
+        else:
+            _do("ip", "link", "add", f"n{number}", "type", "veth", "peer", "name", "eth0", "netns", str(pid))
         _do("ip", "link", "set", f"n{number}", "master", "lab", "up")
         _do(*inside, "ip", "link", "set", "lo", "up")
         _do(*inside, "ip", "addr", "add", f"{self.address(number)}/24", "dev", "eth0")
@@ -145,20 +189,25 @@ class Network:
             _do(*inside, *route)
         self._shape((), f"n{number}")
         self._shape(inside, "eth0")
-
-    def _shape(self, inside: tuple[str, ...], device: str) -> None:
-        parent: tuple[str, ...] = ("root", "handle", "1:")
-        if self.spec.rate:
-            limits = ("rate", self.spec.rate, "burst", str(self.spec.burst_nbytes()), "latency", "50ms")
-            _do(*inside, "tc", "qdisc", "add", "dev", device, *parent, "tbf", *limits)
-            parent = ("parent", "1:1", "handle", "10:")
-        if self.spec.delay or self.spec.loss:
+        if not self._relayed and (self.spec.delay or self.spec.loss):
+            parent = ("parent", "1:1", "handle", "10:") if self.spec.rate else ("root",)
             wanted = (*(("delay", self.spec.delay) if self.spec.delay else ()),
                       *(("loss", self.spec.loss) if self.spec.loss else ()))  # fmt: skip
-            try:
-                _do(*inside, "tc", "qdisc", "add", "dev", device, *parent, "netem", *wanted)
-            except CannotRun as error:
-                raise CannotRun(f"--net: delay and loss need the kernel's netem, which refused: {error}", 2) from None
+            _do(*inside, "tc", "qdisc", "add", "dev", "eth0", *parent, "netem", *wanted)
+
+    def _relay(self, number: int, inside: tuple[str, ...]) -> None:
+        if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
+            raise CannotRun("--net: delay and loss need the kernel's netem or TAP devices; it has neither here", 2)
+        words = (str(os.getpid()), f"n{number}", str(self.spec.delay_ns()), str(self.spec.loss_share()))
+        command = (*inside, sys.executable, "-I", "-S", os.path.join(_HERE, "netrelay.py"), *words)
+        relay = subprocess.Popen((*command, str(_SEED + number)), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._relays.append(relay)
+        self._await(relay, f"the relay of node {number}")
+
+    def _shape(self, inside: tuple[str, ...], device: str) -> None:
+        if self.spec.rate:
+            limits = ("rate", self.spec.rate, "burst", str(self.spec.burst_nbytes()), "latency", "50ms")
+            _do(*inside, "tc", "qdisc", "add", "dev", device, "root", "handle", "1:", "tbf", *limits)
 
     def address(self, number: int) -> str:
         """The address of a node."""
@@ -178,8 +227,11 @@ class Network:
         """What the ranks of every engine need to find the right interface."""
         return {"GLOO_SOCKET_IFNAME": "eth0", "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0", "LWCC_IFACE": "eth0"}
 
-    def mpi_arguments(self, kind: str) -> list[str]:
-        """Arguments that make an MPI's launcher start its daemons on the nodes, and cross nothing but the network."""
+    def mpi_arguments(self, kind: str, given: Sequence[str]) -> list[str]:
+        """Arguments that make an MPI's launcher start its daemons on the nodes, and cross nothing but the network.
+
+        given: those of its settings, which may have chosen the layer that sends messages (UCX keeps to TCP by itself).
+        """
         places = {str(self.address(n)): node.pid for n, node in enumerate(self._nodes)}
         agent = os.path.join(self._folder.name, "agent")
         with open(agent, "w", encoding="utf-8") as file:
@@ -189,7 +241,8 @@ class Network:
         counts = [sum(self.node_of(r) == n for r in range(self.ranks)) for n in range(self.spec.nodes)]
         hosts = [f"{self.address(n)}:{count}" for n, count in enumerate(counts)]
         if kind == "openmpi":
-            return ["--host", ",".join(hosts), "--prtemca", "plm_ssh_agent", agent, "--mca", "pml", "ob1",
+            layer = [] if "pml" in given else ["--mca", "pml", "ob1"]
+            return ["--host", ",".join(hosts), "--prtemca", "plm_ssh_agent", agent, *layer,
                     "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "eth0"]  # fmt: skip
         return ["-launcher", "ssh", "-launcher-exec", agent, "-localhost", HUB, "-hosts", ",".join(hosts)]
 
@@ -198,7 +251,8 @@ class Network:
         with open("/proc/sys/net/ipv4/tcp_congestion_control", encoding="ascii") as file:
             congestion = self.spec.congestion or file.read().strip()
         burst = f" (tbf, burst {self.spec.burst_nbytes() >> 10} KiB)" if self.spec.rate else ""
-        return f"network of namespaces: {self.spec.text()}{burst}, congestion control {congestion}"
+        relay = f", delay and loss by a relay in user space: {RELAY_CEILING}" if self._relayed else ""
+        return f"network of namespaces: {self.spec.text()}{burst}{relay}, congestion control {congestion}"
 
     def traffic(self) -> list[tuple[int, int]]:
         """Bytes that each node has sent and received so far."""
@@ -210,11 +264,12 @@ class Network:
 
     def close(self) -> None:
         """End the nodes; the kernel removes the rest with this process."""
-        for node in self._nodes:
-            node.kill()
-            node.wait()
-            for pipe in (node.stdin, node.stdout):
+        for process in (*self._relays, *self._nodes):
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
                     pipe.close()
         self._nodes.clear()
+        self._relays.clear()
         self._folder.cleanup()

@@ -10,9 +10,11 @@ import collections
 import contextlib
 import os
 import select
+import time
 from typing import BinaryIO
 
 TAIL_LINES = 50
+STAMPS = 100_000  # lines whose times are kept
 TAIL_LINE_NBYTES = 2000
 MAX_LINE_NBYTES = 8 << 20  # a longer line comes in pieces
 _COLOURS = (36, 33, 32, 35, 34, 31, 96, 93, 92, 95, 94, 91)
@@ -72,6 +74,8 @@ class Stream:
         self._parts_nbytes = 0
         self._tail: collections.deque[bytes] = collections.deque(maxlen=TAIL_LINES)
         self.log: BinaryIO | None = None
+        self._born = time.monotonic()
+        self._stamps: list[float] = []  # when each logged line of stdout ended, from the start
 
     def feed(self, data: bytes) -> None:
         """Take bytes as they were read."""
@@ -98,6 +102,7 @@ class Stream:
             self._write_log(b"")
         if self.log is not None:
             self.log.close()
+            self._write_stamps(self.log.name)
             self.log = None
 
     def tail(self) -> list[str]:
@@ -118,6 +123,12 @@ class Stream:
                 log.close()
             self._screen.write(1, f"lwccrun: a log file ends here: {error}\n".encode())
 
+    def _write_stamps(self, log: str) -> None:
+        if self._which or not self._stamps:
+            return
+        with contextlib.suppress(OSError), open(os.path.splitext(log)[0] + ".times", "w", encoding="ascii") as file:
+            file.writelines(f"{stamp:.3f}\n" for stamp in self._stamps)
+
     def _emit_rest(self) -> None:
         if self._parts:
             self._emit(b"".join(self._parts) + b"\n")
@@ -126,6 +137,8 @@ class Stream:
     def _emit(self, lines: bytes) -> None:
         block = lines[:-1].split(b"\n")
         self._tail.extend(self._last_drawn(line) for line in block[-TAIL_LINES:])
+        if self.log is not None and len(self._stamps) < STAMPS:
+            self._stamps += [time.monotonic() - self._born] * len(block)
         if self._tag is None or not self._shown:
             return
         if self._live:

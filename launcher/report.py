@@ -9,6 +9,7 @@ from lwcc.launcher.spawn import Rank, describe_status
 
 MAX_LINES = 15
 _TAIL_LINES = 9
+_CONSEQUENCES = ("lwcc.errors.ShutDown", "lwcc.errors.PeerLost")
 _MAX_COLUMNS = 200
 
 
@@ -55,12 +56,18 @@ def rank_list(numbers: Sequence[int]) -> str:
 
 
 def _interesting(tail: Sequence[str]) -> list[str]:
-    """The last lines; of a Python traceback the last frame and the exception."""
+    """The last lines; of a Python traceback the last frame and the exception.
+
+    Of several, as an MPI's launcher mixes them, the last that is not about the end of another rank.
+    """
     lines = [line.rstrip() for line in tail if line.strip()]
     starts = [i for i, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
-    if starts:
-        frames = [i for i, line in enumerate(lines) if i > starts[-1] and line.startswith('  File "')]
-        lines = lines[frames[-1] if frames else starts[-1] :]
+    traces = [lines[a:b] for a, b in zip(starts, [*starts[1:], len(lines)])]
+    causes = [trace for trace in traces if not any(line.startswith(_CONSEQUENCES) for line in trace)]
+    if traces:
+        lines = (causes or traces)[-1]
+        frames = [i for i, line in enumerate(lines) if line.startswith('  File "')]
+        lines = lines[frames[-1] if frames else 0 :]
     return lines[-_TAIL_LINES:]
 
 

@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from lwcc.errors import PeerLost as PeerLost
     from lwcc.errors import ShutDown as ShutDown
     from lwcc.errors import Timeout as Timeout
+    from lwcc.inspection import start_timeline as start_timeline
     from lwcc.inspection import stats as stats
+    from lwcc.inspection import stop_timeline as stop_timeline
     from lwcc.ops import Adasum as Adasum
     from lwcc.ops import Average as Average
     from lwcc.ops import Max as Max
@@ -89,7 +91,7 @@ _HOME = {
         "nccl_built rocm_built"
     ),
     "lwcc.errors": "LwccError Mismatch PeerLost ShutDown Timeout",
-    "lwcc.inspection": "stats",
+    "lwcc.inspection": "start_timeline stats stop_timeline",
     "lwcc.ops": "Adasum Average Max Min Product Sum",
     "lwcc.process_sets": "ProcessSet add_process_set global_process_set remove_process_set",
     "lwcc_tf.compression": "Compression Compressor",
@@ -105,14 +107,19 @@ _HOME = {
 }
 _WHERE = {name: module for module, names in _HOME.items() for name in names.split()}
 _WHERE["HorovodInternalError"] = "lwcc.errors"
-_NOT_HERE = "elastic start_timeline stop_timeline broadcast_global_variables BroadcastGlobalVariablesHook data"
+_INSTEAD = {
+    "BroadcastGlobalVariablesHook": "a hook of TensorFlow 1; call broadcast_variables(variables, root_rank=0)",
+    "broadcast_global_variables": "a function of TensorFlow 1; call broadcast_variables(variables, root_rank=0)",
+    "data": "not here; shard with dataset.shard(size(), rank())",
+    "elastic": "not here; the ranks of a job are fixed: save checkpoints and start again",
+}
 
 __all__ = sorted(_WHERE)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _NOT_HERE.split():
-        raise AttributeError(f"lwcc_tf has no {name}; the rest of Horovod's interface for TensorFlow 2 is here")
+    if name in _INSTEAD:
+        raise AttributeError(f"lwcc_tf has no {name}: it is {_INSTEAD[name]}")
     home = _WHERE.get(name)
     if home is None:
         raise AttributeError(f"module 'lwcc_tf' has no attribute {name!r}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import tensorflow as tf
 
-from lwcc import collectives, context
+from lwcc import choosing, collectives, context
 from lwcc import ops as core
 from lwcc.naming import joins_of
 from lwcc.ops import Op
@@ -19,6 +19,7 @@ from lwcc.ops import reduction as reduction
 from lwcc_tf import library
 
 if TYPE_CHECKING:
+    from lwcc.authoring import Choice
     from lwcc.process_sets import ProcessSet
 
 try:
@@ -39,6 +40,7 @@ class Call(NamedTuple):
     prescale: float = 1.0
     postscale: float = 1.0
     process_set: Optional[ProcessSet] = None
+    algorithm: Optional[Choice] = None
 
     @property
     def title(self) -> str:
@@ -111,12 +113,22 @@ def refuse_xla(what: str) -> None:
         )  # fmt: skip
 
 
+_chained: weakref.WeakSet[Any] = weakref.WeakSet()  # graphs whose further calls run in order
+
+
+def chain() -> list[Any]:
+    """Return the graph's collectives so far; its later ones are to wait for what has effects before them."""
+    graph = tf.compat.v1.get_default_graph()
+    _chained.add(graph)
+    return [op for op in graph.get_operations() if op.type.startswith("Lwcc")]
+
+
 def independent(result: Any) -> Any:
     """Keep tf.function from chaining the op with the others that have effects; return what was given."""
     flat = tf.nest.flatten(result)
-    if flat and not tf.executing_eagerly() and library.asynchronous():
+    if flat and not tf.executing_eagerly() and flat[0].graph not in _chained:
         manager = getattr(flat[0].graph, "experimental_acd_manager", None)
-        if manager is not None:
+        if manager is not None and library.asynchronous():
             manager.run_independently(flat[0].op)
     return result
 
@@ -125,7 +137,8 @@ def run(call: Call, tensors: Sequence[Any], splits: Any = None) -> Any:
     """Run a collective on tensors, as one unit if there are several; return what its op returns.
 
     Raises:
-        ValueError: a set that is not in use, or before init.
+        ValueError: a set that is not in use, or before init; an unknown algorithm.
+        PlanRefused, Unsupported: see `lwcc.choosing.native_name`.
         tf.errors.OpError: see `lwcc_tf.ops`.
     """
     eager = tf.executing_eagerly()
@@ -135,6 +148,8 @@ def run(call: Call, tensors: Sequence[Any], splits: Any = None) -> Any:
     attributes.update(op=int(call.op), root=call.root, blocking=int(eager), numbered=int(numbered), tensor_name=name)
     if call.prescale != 1.0 or call.postscale != 1.0:
         attributes.update(prescale_bits=_bits(call.prescale), postscale_bits=_bits(call.postscale))
+    if call.algorithm is not None:
+        attributes["algorithm"] = choosing.native_name(call.algorithm, call.collective, attributes["process_set"])
     op = library.wrapper(call.collective)
     if call.collective == core.BARRIER:
         return op(**attributes)

@@ -52,8 +52,8 @@ def _allreduce(op: Any, *grads: Any) -> list[Any]:
     kind = Op(op.get_attr("op"))
     if kind not in (Op.AVERAGE, Op.SUM):
         raise NotImplementedError(f"lwcc: allreduce with op={kind.name.title()} has no gradient; use Average or Sum")
-    scales = {key: op.get_attr(key) for key in ("prescale_bits", "postscale_bits")}
-    return list(_back(op, core.ALLREDUCE, _filled(op, grads), op=int(kind), **scales))
+    same = {key: op.get_attr(key) for key in ("prescale_bits", "postscale_bits", "algorithm")}
+    return list(_back(op, core.ALLREDUCE, _filled(op, grads), op=int(kind), **same))
 
 
 @tf.RegisterGradient("LwccBroadcast")

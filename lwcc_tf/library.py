@@ -45,4 +45,7 @@ def wrapper(collective: int) -> Any:
 def asynchronous() -> bool:
     """Tell whether kernels return before they are done; else they hold a thread, and have to run in one order."""
     with tf.init_scope():
-        return bool(load().lwcc_number(tensor_name="number", op=ASYNCHRONOUS))
+        if tf.executing_eagerly():
+            return bool(load().lwcc_number(tensor_name="number", op=ASYNCHRONOUS))
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:  # in a graph of TensorFlow 1
+        return bool(session.run(load().lwcc_number(tensor_name="number", op=ASYNCHRONOUS)))

@@ -5,14 +5,17 @@ Keywords that they share:
     name            matches the call with those of the other ranks, in any order; without one, eager calls of a kind
                     pair up in program order, and those in a function by their place in it.
     process_set     the ranks that take part; None: all.
+    algorithm       an `@lwcc.algorithm`, "file.py:name", or a built-in name; None: see `lwcc.use`. A function keeps
+                    what it was traced with, and an allreduce's gradient takes it too.
     device_dense, device_sparse, ignore_name_scope   accepted for compatibility; they change nothing.
 
 Tensors are any that TensorFlow has but strings, variants and resources; what `tf.convert_to_tensor` takes is a tensor
 too. All carry gradients. In a function a call runs once every input is there, side by side with the others.
 
-Wrong Python arguments are a ValueError. The rest is a `tf.errors.OpError`: InvalidArgumentError for an argument that
-no collective can take (nothing was submitted then), FailedPreconditionError where the ranks disagree or outside a job,
-AbortedError where a rank died, DeadlineExceededError where a rank is missing for too long.
+Wrong Python arguments are a ValueError, an algorithm that fails its proof is `PlanRefused`. The rest is a
+`tf.errors.OpError`: InvalidArgumentError for an argument that no collective can take (nothing was submitted then),
+FailedPreconditionError where the ranks disagree or outside a job, AbortedError where a rank died, DeadlineExceededError
+where a rank is missing for too long.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
+import numpy as np
 import tensorflow as tf
 
 import lwcc
@@ -30,6 +34,7 @@ from lwcc_tf.compression import Compression, Compressor
 from lwcc_tf.engine import Call
 
 if TYPE_CHECKING:
+    from lwcc.authoring import Choice
     from lwcc.process_sets import ProcessSet
 
 assert gradients is not None  # imported for what it registers
@@ -51,6 +56,8 @@ def _reduced(call: Call, tensors: Sequence[Any], compression: type[Compressor]) 
 
 def _slices(call: Call, value: tf.IndexedSlices) -> tf.IndexedSlices:
     """Gather the rows of all ranks; where an index comes twice, its rows add up."""
+    if call.algorithm is not None:
+        raise ValueError("lwcc: tf.IndexedSlices are gathered, so they take no algorithm= of an allreduce")
     if call.op not in (Op.AVERAGE, Op.SUM) or call.prescale != 1.0 or call.postscale != 1.0:
         raise ValueError(
             "lwcc: tf.IndexedSlices are gathered, so they take op=Average or Sum and no scale factors; pass "
@@ -68,7 +75,7 @@ def allreduce(
     tensor: Any, average: Optional[bool] = None, device_dense: str = "", device_sparse: str = "",
     compression: type[Compressor] = Compression.none, *, op: Optional[int] = None, prescale_factor: float = 1.0,
     postscale_factor: float = 1.0, name: Optional[str] = None, process_set: Optional[ProcessSet] = None,
-    ignore_name_scope: bool = False,
+    ignore_name_scope: bool = False, algorithm: Optional[Choice] = None,
 ) -> Any:  # fmt: skip
     """Reduce `tensor` over the ranks (default: average); return a tensor of its shape and type.
 
@@ -84,9 +91,10 @@ def allreduce(
         name: as `device_dense`.
         process_set: as `device_dense`.
         ignore_name_scope: as `device_dense`.
+        algorithm: as `device_dense`; not for tf.IndexedSlices.
     """
     kind = engine.reduction(average, op)
-    call = Call(core.ALLREDUCE, name, kind, 0, prescale_factor, postscale_factor, process_set)
+    call = Call(core.ALLREDUCE, name, kind, 0, prescale_factor, postscale_factor, process_set, algorithm)
     if isinstance(tensor, tf.IndexedSlices):
         return _slices(call, tensor)
     return _reduced(call, [tensor], compression)[0]
@@ -96,40 +104,42 @@ def grouped_allreduce(
     tensors: Sequence[Any], average: Optional[bool] = None, device_dense: str = "", device_sparse: str = "",
     compression: type[Compressor] = Compression.none, *, op: Optional[int] = None, prescale_factor: float = 1.0,
     postscale_factor: float = 1.0, name: Optional[str] = None, process_set: Optional[ProcessSet] = None,
-    ignore_name_scope: bool = False,
+    ignore_name_scope: bool = False, algorithm: Optional[Choice] = None,
 ) -> list[Any]:  # fmt: skip
     """Reduce several dense tensors as one unit; return tensors, in order."""
-    if not tensors:
+    if len(tensors) == 0:
         return []
     kind = engine.reduction(average, op)
-    call = Call(core.ALLREDUCE, name, kind, 0, prescale_factor, postscale_factor, process_set)
+    call = Call(core.ALLREDUCE, name, kind, 0, prescale_factor, postscale_factor, process_set, algorithm)
     return _reduced(call, tensors, compression)
 
 
 def allgather(
-    tensor: Any, name: Optional[str] = None, ignore_name_scope: bool = False, process_set: Optional[ProcessSet] = None
-) -> Any:
+    tensor: Any, name: Optional[str] = None, ignore_name_scope: bool = False,
+    process_set: Optional[ProcessSet] = None, *, algorithm: Optional[Choice] = None,
+) -> Any:  # fmt: skip
     """Concatenate the ranks' tensors along dimension 0, in rank order; first dimensions may differ, also be 0."""
-    return grouped_allgather([tensor], name, ignore_name_scope, process_set)[0]
+    return grouped_allgather([tensor], name, ignore_name_scope, process_set, algorithm=algorithm)[0]
 
 
 def grouped_allgather(
     tensors: Sequence[Any], name: Optional[str] = None, ignore_name_scope: bool = False,
-    process_set: Optional[ProcessSet] = None,
+    process_set: Optional[ProcessSet] = None, *, algorithm: Optional[Choice] = None,
 ) -> list[Any]:  # fmt: skip
     """`allgather` several tensors as one unit."""
-    if not tensors:
+    if len(tensors) == 0:
         return []
     rows = [tf.reshape(tensor, [1]) if tensor.shape.rank == 0 else tensor for tensor in _tensors(tensors)]
-    return list(engine.run(Call(core.ALLGATHER, name, process_set=process_set), rows).outputs)
+    call = Call(core.ALLGATHER, name, process_set=process_set, algorithm=algorithm)
+    return list(engine.run(call, rows).outputs)
 
 
 def broadcast(
     tensor: Any, root_rank: int, name: Optional[str] = None, ignore_name_scope: bool = False,
-    process_set: Optional[ProcessSet] = None,
+    process_set: Optional[ProcessSet] = None, *, algorithm: Optional[Choice] = None,
 ) -> Any:  # fmt: skip
     """Return the tensor of `root_rank`, a global rank also within a process set."""
-    call = Call(core.BROADCAST, name, root=root_rank, process_set=process_set)
+    call = Call(core.BROADCAST, name, root=root_rank, process_set=process_set, algorithm=algorithm)
     return engine.run(call, _tensors([tensor]))[0]
 
 
@@ -151,16 +161,17 @@ def broadcast_(
 
 def alltoall(
     tensor: Any, splits: Any = None, name: Optional[str] = None, ignore_name_scope: bool = False,
-    process_set: Optional[ProcessSet] = None,
+    process_set: Optional[ProcessSet] = None, *, algorithm: Optional[Choice] = None,
 ) -> Any:  # fmt: skip
     """Send rows of `tensor` to each rank; return the rows received, in rank order.
 
     Args:
         tensor: at least one dimension.
         splits: rows for each rank, their sum is the first dimension. None: equal parts.
-        name: see the module's text; so for `ignore_name_scope` and `process_set`.
+        name: see the module's text; so for `ignore_name_scope`, `process_set` and `algorithm`.
         ignore_name_scope: as `name`.
         process_set: as `name`.
+        algorithm: as `name`.
 
     Returns:
         The rows; with `splits` the pair (rows, received_splits), the latter an int32 tensor.
@@ -169,19 +180,19 @@ def alltoall(
     given = _tensors([tensor])
     if given[0].shape.rank == 0:
         raise ValueError("lwcc: alltoall deals out rows, so it needs a tensor of at least one dimension")
-    done = engine.run(Call(core.ALLTOALL, name, process_set=process_set), given, wanted)
+    done = engine.run(Call(core.ALLTOALL, name, process_set=process_set, algorithm=algorithm), given, wanted)
     return done.output if splits is None else (done.output, tf.cast(done.rows, tf.int32))
 
 
 def reducescatter(
     tensor: Any, device_dense: str = "", compression: type[Compressor] = Compression.none, op: int = Op.AVERAGE,
     name: Optional[str] = None, *, process_set: Optional[ProcessSet] = None, prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0, ignore_name_scope: bool = False,
+    postscale_factor: float = 1.0, ignore_name_scope: bool = False, algorithm: Optional[Choice] = None,
 ) -> Any:  # fmt: skip
     """Reduce over the ranks and return this rank's rows; where they don't divide, the first ranks get one more."""
     return grouped_reducescatter(
         [tensor], device_dense, compression, op, name, process_set=process_set, prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
+        postscale_factor=postscale_factor, algorithm=algorithm,
     )[0]  # fmt: skip
 
 
@@ -189,16 +200,17 @@ def grouped_reducescatter(
     tensors: Sequence[Any], device_dense: str = "", compression: type[Compressor] = Compression.none,
     op: int = Op.AVERAGE, name: Optional[str] = None, *, process_set: Optional[ProcessSet] = None,
     prescale_factor: float = 1.0, postscale_factor: float = 1.0, ignore_name_scope: bool = False,
+    algorithm: Optional[Choice] = None,
 ) -> list[Any]:  # fmt: skip
     """`reducescatter` (Average or Sum) several tensors as one unit."""
     if op not in (Op.AVERAGE, Op.SUM):
         raise ValueError(f"lwcc: reducescatter takes op=Average or Sum, not {Op(op).name.title()}")
-    if not tensors:
+    if len(tensors) == 0:
         return []
     given = _tensors(tensors)
     if any(tensor.shape.rank == 0 for tensor in given):
         raise ValueError("lwcc: reducescatter deals out rows, so it needs tensors of at least one dimension")
-    call = Call(core.REDUCESCATTER, name, Op(op), 0, prescale_factor, postscale_factor, process_set)
+    call = Call(core.REDUCESCATTER, name, Op(op), 0, prescale_factor, postscale_factor, process_set, algorithm)
     return _reduced(call, given, compression)
 
 
@@ -207,18 +219,21 @@ def barrier(process_set: Optional[ProcessSet] = None) -> Any:
     return engine.run(Call(core.BARRIER, None, process_set=process_set), [])
 
 
-def join(process_set: Optional[ProcessSet] = None) -> int:
-    """Say that this rank is out of data; return, when every rank has said so, the rank that did last. Eager only.
+def join(process_set: Optional[ProcessSet] = None) -> Any:
+    """Say that this rank is out of data; return, when every rank has said so, the rank that did last.
 
-    Until then it takes part in what the others ask for with neutral elements, and Average divides by the others.
+    Until then it takes part in what the others ask for with neutral elements, and Average divides by the others. In a
+    function: an int32 scalar, of an op that comes after the calls before it and holds one of TensorFlow's threads.
 
     Raises:
-        RuntimeError: called while a function is traced.
-        LwccError: a rank died, or left without joining.
+        LwccError: a rank died, or left without joining; in a function: `tf.errors.OpError` with its text.
     """
-    if not tf.executing_eagerly():
-        raise RuntimeError("lwcc: join waits for the other ranks; call it outside tf.function")
-    return lwcc.join(process_set=process_set)
+    if tf.executing_eagerly():
+        return lwcc.join(process_set=process_set)
+    engine.refuse_xla("join")
+    with tf.control_dependencies(engine.chain()):
+        last = tf.numpy_function(lambda: np.int32(lwcc.join(process_set=process_set)), [], tf.int32)
+    return tf.ensure_shape(last, [])
 
 
 def rank_op(name: Optional[str] = None) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 from lwcc.ops import Op
 
 if TYPE_CHECKING:
+    from lwcc.authoring import Choice
     from lwcc.process_sets import ProcessSet
 
 Groups = Union[int, Sequence[Sequence[Any]], None]
@@ -23,6 +24,7 @@ class Options(NamedTuple):
     groups: Groups = None
     process_set: Optional[ProcessSet] = None
     scale_local: bool = True
+    algorithm: Optional[Choice] = None  # of the dense ones
 
     def checked(self) -> Options:
         """Return the options.

@@ -94,5 +94,5 @@ class Reducer:
         before, after = (1 / o.predivide, o.predivide) if o.predivide != 1.0 else (1.0, 1.0)
         return ops.grouped_allreduce(
             tensors, compression=o.compression or Compression.none, op=o.op, prescale_factor=before,
-            postscale_factor=after, name=name, process_set=o.process_set,
+            postscale_factor=after, name=name, process_set=o.process_set, algorithm=o.algorithm,
         )  # fmt: skip

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Optional
 
-import keras
 import tensorflow as tf
 
 from lwcc import context
 from lwcc.ops import Op
 from lwcc_tf import ops
+from lwcc_tf.keras import backend
 
 if TYPE_CHECKING:
+    import keras
+
     from lwcc.process_sets import ProcessSet
+else:
+    keras = backend.keras_module()
 
 
 @keras.saving.register_keras_serializable(package="lwcc_tf")
@@ -36,7 +40,8 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
         x = tf.cast(inputs, tf.float64 if inputs.dtype == tf.float64 else tf.float32)
         mean, variance = self._statistics(x, mask)
         shape = [1] * len(x.shape)
-        shape[self.axis] = x.shape[self.axis]
+        axis = self._channels(x)
+        shape[axis] = x.shape[axis]
         for moving, new in ((self.moving_mean, mean), (self.moving_variance, variance)):
             old = tf.cast(tf.convert_to_tensor(moving), x.dtype)
             moving.assign(old * self.momentum + new * (1.0 - self.momentum))
@@ -45,9 +50,13 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
         inverse = tf.math.rsqrt(tf.reshape(variance, shape) + self.epsilon) * gamma
         return tf.cast((x - tf.reshape(mean, shape)) * inverse + beta, self.compute_dtype)
 
+    def _channels(self, x: Any) -> int:
+        axis = self.axis[0] if isinstance(self.axis, (list, tuple)) else self.axis  # a list in tf_keras
+        return int(axis) % len(x.shape)
+
     def _statistics(self, x: Any, mask: Any) -> tuple[Any, Any]:
         """Return mean and variance over all elements of all ranks, of shape [channels]."""
-        axis = self.axis % len(x.shape)
+        axis = self._channels(x)
         others = [i for i in range(len(x.shape)) if i != axis]
         weight = tf.ones_like(x) if mask is None else tf.ones_like(x) * tf.cast(mask, x.dtype)[..., None]
         sums = [tf.reduce_sum(x * weight, others), tf.reduce_sum(weight, others)]

@@ -14,6 +14,7 @@ from lwcc_tf.options import Groups, Options, key
 from lwcc_tf.reduction import Reducer
 
 if TYPE_CHECKING:
+    from lwcc.authoring import Choice
     from lwcc.process_sets import ProcessSet
 
 
@@ -65,6 +66,7 @@ def DistributedGradientTape(
     compression: type[Compressor] = Compression.none, sparse_as_dense: bool = False, *, op: int = Op.AVERAGE,
     gradient_predivide_factor: float = 1.0, num_groups: int = 0, groups: Groups = None,
     process_set: Optional[ProcessSet] = None, scale_local_gradients: bool = True,
+    algorithm: Optional[Choice] = None,
 ) -> Any:  # fmt: skip
     """Return a tape whose `gradient` reduces what the given tape computes.
 
@@ -80,6 +82,7 @@ def DistributedGradientTape(
         groups: lists of variables, or a number of groups to make, that are reduced together.
         process_set: the ranks that take part.
         scale_local_gradients: scale the gradients that stay on their rank by 1 / ranks.
+        algorithm: what reduces dense gradients, see `lwcc.allreduce`; default what the set uses (`lwcc.use`).
 
     Raises:
         ValueError: distributed already, or a wrong argument.
@@ -94,7 +97,7 @@ def DistributedGradientTape(
     wrapped: Any = type(f"Distributed{kind.__name__}", (_DistributedTape, kind), {})
     made = wrapped.__new__(wrapped)
     made.__dict__ = gradtape.__dict__
-    made._lwcc = options._replace(scale_local=scale_local_gradients).checked()
+    made._lwcc = options._replace(scale_local=scale_local_gradients, algorithm=algorithm).checked()
     made._lwcc_local = set()
     return made
 
@@ -104,6 +107,7 @@ def PartialDistributedGradientTape(
     compression: type[Compressor] = Compression.none, sparse_as_dense: bool = False, *, op: int = Op.AVERAGE,
     gradient_predivide_factor: float = 1.0, num_groups: int = 0, groups: Groups = None,
     process_set: Optional[ProcessSet] = None, local_layers: Any = None, scale_local_gradients: bool = True,
+    algorithm: Optional[Choice] = None,
 ) -> Any:  # fmt: skip
     """Return a `DistributedGradientTape` that leaves the gradients of some layers on their rank.
 
@@ -120,6 +124,7 @@ def PartialDistributedGradientTape(
         process_set: likewise.
         local_layers: a Keras layer, or several.
         scale_local_gradients: likewise.
+        algorithm: likewise.
 
     Raises:
         ValueError: a wrong argument.
@@ -127,7 +132,7 @@ def PartialDistributedGradientTape(
     made = DistributedGradientTape(
         gradtape, device_dense, device_sparse, compression, sparse_as_dense, op=op, num_groups=num_groups,
         groups=groups, gradient_predivide_factor=gradient_predivide_factor, process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
+        scale_local_gradients=scale_local_gradients, algorithm=algorithm,
     )  # fmt: skip
     layers = [] if local_layers is None else local_layers if isinstance(local_layers, (list, tuple)) else [local_layers]
     for layer in layers:

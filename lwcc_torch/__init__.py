@@ -56,7 +56,6 @@ from lwcc_torch.batchnorm import SyncBatchNorm as SyncBatchNorm
 from lwcc_torch.compression import Compression as Compression
 from lwcc_torch.compression import Compressor as Compressor
 from lwcc_torch.joining import join as join
-from lwcc_torch.ops import SparseHandle as SparseHandle
 from lwcc_torch.ops import allgather as allgather
 from lwcc_torch.ops import allgather_async as allgather_async
 from lwcc_torch.ops import allreduce as allreduce
@@ -81,9 +80,10 @@ from lwcc_torch.ops import grouped_reducescatter_async as grouped_reducescatter_
 from lwcc_torch.ops import poll as poll
 from lwcc_torch.ops import reducescatter as reducescatter
 from lwcc_torch.ops import reducescatter_async as reducescatter_async
-from lwcc_torch.ops import sparse_allreduce_async as sparse_allreduce_async
 from lwcc_torch.ops import synchronize as synchronize
 from lwcc_torch.optimizer import DistributedOptimizer as DistributedOptimizer
+from lwcc_torch.sparse import SparseHandle as SparseHandle
+from lwcc_torch.sparse import sparse_allreduce_async as sparse_allreduce_async
 from lwcc_torch.state import allgather_object as allgather_object
 from lwcc_torch.state import broadcast_object as broadcast_object
 from lwcc_torch.state import broadcast_optimizer_state as broadcast_optimizer_state

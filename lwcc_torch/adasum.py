@@ -2,7 +2,8 @@
 
 Maleki et al., "Scaling Distributed Training with Adaptive Summation", MLSys 2021: steps that point the same way are
 averaged, steps at right angles are added, per parameter, so that the learning rate need not grow with the ranks. For
-more than two ranks the summation is a binary tree in rank order; their number need not be a power of two.
+more than two ranks the summation is a binary tree in rank order; their number need not be a power of two. The core
+carries it out on slices of the tensors: a rank sends as much as for a ring allreduce, and keeps one tensor's worth.
 """
 
 from __future__ import annotations

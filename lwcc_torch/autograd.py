@@ -62,14 +62,14 @@ def _reverse(call: Call, splits: Optional[tuple[int, ...]]) -> Call:
     """Return the collective that carries the gradients of `call` back."""
     base = Call(call.collective, f"{call.name}.grad", process_set=call.process_set)
     if call.collective == core.ALLTOALL:
-        return base._replace(splits=splits)
+        return base._replace(splits=splits, algorithm=call.algorithm)
     if call.collective == core.REDUCESCATTER:
         return base._replace(collective=core.ALLGATHER)
     if call.collective != core.ALLREDUCE:
         return base._replace(collective=core.ALLREDUCE, op=Op.AVERAGE)
     if call.op not in (Op.AVERAGE, Op.SUM):
         raise NotImplementedError(f"lwcc: allreduce with op={call.op.name.title()} has no gradient; use Average or Sum")
-    return base._replace(op=call.op, prescale=call.prescale, postscale=call.postscale)
+    return base._replace(op=call.op, prescale=call.prescale, postscale=call.postscale, algorithm=call.algorithm)
 
 
 def _incoming(call: Call, grad: torch.Tensor, splits: Optional[tuple[int, ...]]) -> torch.Tensor:

@@ -18,6 +18,7 @@ from lwcc.process_sets import global_process_set
 from lwcc_torch import tensor as memory
 
 if TYPE_CHECKING:
+    from lwcc.authoring import Choice
     from lwcc.process_sets import ProcessSet
 
 _SAME_SHAPE = (core.ALLREDUCE, core.BROADCAST)  # the other collectives' outputs are sized, and allocated, by the core
@@ -35,6 +36,7 @@ class Call(NamedTuple):
     process_set: Optional[ProcessSet] = None
     splits: Optional[tuple[int, ...]] = None
     in_place: bool = False
+    algorithm: Optional[Choice] = None
     counted: bool = False  # its `Done` has to tell how many ranks took part
 
     @property
@@ -123,7 +125,7 @@ def _prepare(call: Call, tensor: torch.Tensor) -> tuple[core.Request, Any, Any]:
         )
     request = core.Request(
         call.name, call.collective, pointer, pointer_out, shape, code, int(call.op), call.root,
-        set_id(call.process_set), call.splits, call.prescale, call.postscale,
+        set_id(call.process_set), call.splits, call.prescale, call.postscale, 0, call.algorithm,
     )  # fmt: skip
     return request, (data, out), finish
 
@@ -162,6 +164,7 @@ def start(calls: Sequence[Call], tensors: Sequence[torch.Tensor]) -> list[core.T
             core.submit_pointer(
                 r.name, r.collective, r.ptr_in, r.ptr_out, r.shape, r.dtype, r.op, root=r.root,
                 process_set=r.process_set, splits=r.splits, prescale=r.prescale, postscale=r.postscale,
+                algorithm=r.algorithm,
             )
         ]  # fmt: skip
     else:

@@ -2,6 +2,7 @@
 
 A round begins with the first gradient after the last `synchronize` (or with `synchronize` itself) and ends with the
 next one. A bucket is submitted when its last gradient arrives, so that it travels while backward goes on.
+(`comm_hook` is for the gradients of torch's own DistributedDataParallel instead.)
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import torch
 import lwcc
 from lwcc import context, errors
 from lwcc import ops as core
-from lwcc_torch import engine, ops
+from lwcc_torch import engine, sparse
 from lwcc_torch import tensor as memory
 from lwcc_torch.buckets import Bucket, Options, Slot, divide
+from lwcc_torch.comm_hook import comm_hook as comm_hook
 from lwcc_torch.engine import Call
 
 if TYPE_CHECKING:
@@ -216,7 +218,7 @@ class Reducer:
             slot.sparse = slot.sparse or first  # the buckets are formed anew after the first round
 
     def _start_sparse(self, own: torch.Tensor, name: str) -> Callable[[], torch.Tensor]:
-        return ops.sparse_allreduce_async(own, name, self.options.op, self.options.process_set)
+        return sparse.sparse_allreduce_async(own, name, self.options.op, self.options.process_set)
 
     def _announce(self) -> None:
         """Send the order in which gradients appeared here, led by a digest of the parameters. Does not block."""

@@ -6,6 +6,8 @@ same with a trailing underscore, in place. Keywords that they share:
     name            matches the call with those of the other ranks, in any order; without one, calls of a kind pair up
                     in program order.
     process_set     the ranks that take part; None: all.
+    algorithm       an `@lwcc.algorithm`, "file.py:name" or the name of a built-in one; None: see `lwcc.use`. The
+                    gradient of an allreduce or alltoall travels by the same one.
 
 Tensors are dense CPU tensors of any integer, floating, bool or complex type and any shape. Inputs that are not
 contiguous are copied, except in place, where they are a ValueError. The blocking forms that are not in place carry
@@ -30,6 +32,7 @@ from lwcc_torch.compression import Compression, Compressor
 from lwcc_torch.engine import Call
 
 if TYPE_CHECKING:
+    from lwcc.authoring import Choice
     from lwcc.process_sets import ProcessSet
 
 Tensors = Sequence[torch.Tensor]
@@ -39,7 +42,8 @@ _numbers = itertools.count(1)
 _pending: dict[int, tuple[list[core.Ticket], Callable[[list[Any]], Any]]] = {}
 
 
-def _handle(tickets: list[core.Ticket], shape: Callable[[list[Any]], Any]) -> int:
+def hold(tickets: list[core.Ticket], shape: Callable[[list[Any]], Any]) -> int:
+    """Return a new handle for tickets whose results `shape` turns into the call's."""
     number = next(_numbers)
     _pending[number] = tickets, shape
     return number
@@ -96,14 +100,17 @@ def _after(call: Call, contributors: int) -> float:
     return call.postscale / (contributors if call.op == Op.AVERAGE else 1)
 
 
-def _reduction(op: Op, scales: tuple[float, float], process_set: Optional[ProcessSet], in_place: bool = False) -> Call:
-    return Call(core.ALLREDUCE, "", op, 0, *scales, process_set, None, in_place)
+def _reduction(
+    op: Op, scales: tuple[float, float], process_set: Optional[ProcessSet], algorithm: Optional[Choice],
+    in_place: bool = False,
+) -> Call:  # fmt: skip
+    return Call(core.ALLREDUCE, "", op, 0, *scales, process_set, None, in_place, algorithm=algorithm)
 
 
 def allreduce(
     tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None,
     compression: type[Compressor] = Compression.none, op: Optional[int] = None, *, prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None,
+    postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None, algorithm: Optional[Choice] = None,
 ) -> torch.Tensor:  # fmt: skip
     """Reduce `tensor` over the ranks (default: average); return a new tensor of its shape and dtype.
 
@@ -117,27 +124,30 @@ def allreduce(
         postscale_factor: multiplies the result; floating types only.
         process_set: the ranks that take part.
     """
-    call = _reduction(engine.reduction(average, op), (prescale_factor, postscale_factor), process_set)
+    call = _reduction(engine.reduction(average, op), (prescale_factor, postscale_factor), process_set, algorithm)
     return _reduced(call, engine.named(call, name, None), [tensor], compression)[0]
 
 
 def allreduce_async(
     tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None, op: Optional[int] = None,
     *, prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None,
+    algorithm: Optional[Choice] = None,
 ) -> int:  # fmt: skip
     """Start an `allreduce`; return its handle. `tensor` must not be changed until it is synchronized."""
-    call = _reduction(engine.reduction(average, op), (prescale_factor, postscale_factor), process_set)
-    return _handle(engine.start(engine.named(call, name, None), [tensor]), _one)
+    call = _reduction(engine.reduction(average, op), (prescale_factor, postscale_factor), process_set, algorithm)
+    return hold(engine.start(engine.named(call, name, None), [tensor]), _one)
 
 
 def allreduce_(
     tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None, op: Optional[int] = None,
     *, prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None,
+    algorithm: Optional[Choice] = None,
 ) -> torch.Tensor:  # fmt: skip
     """Reduce `tensor` in place and return it; no gradients."""
     handle = allreduce_async_(
         tensor, average, name, op,
         prescale_factor=prescale_factor, postscale_factor=postscale_factor, process_set=process_set,
+        algorithm=algorithm,
     )  # fmt: skip
     reduced: torch.Tensor = synchronize(handle)
     return reduced
@@ -146,39 +156,43 @@ def allreduce_(
 def allreduce_async_(
     tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None, op: Optional[int] = None,
     *, prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None,
+    algorithm: Optional[Choice] = None,
 ) -> int:  # fmt: skip
     """Start an `allreduce_`; return its handle."""
-    call = _reduction(engine.reduction(average, op), (prescale_factor, postscale_factor), process_set, True)
-    return _handle(engine.start(engine.named(call, name, None), [tensor]), _one)
+    call = _reduction(engine.reduction(average, op), (prescale_factor, postscale_factor), process_set, algorithm, True)
+    return hold(engine.start(engine.named(call, name, None), [tensor]), _one)
 
 
 def grouped_allreduce(
     tensors: Tensors, average: Optional[bool] = None, name: Optional[str] = None,
     compression: type[Compressor] = Compression.none, op: Optional[int] = None, *, prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None,
+    postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None, algorithm: Optional[Choice] = None,
 ) -> list[torch.Tensor]:  # fmt: skip
     """Reduce several tensors as one unit; return new tensors, in order."""
-    call = _reduction(engine.reduction(average, op), (prescale_factor, postscale_factor), process_set)
+    call = _reduction(engine.reduction(average, op), (prescale_factor, postscale_factor), process_set, algorithm)
     return _reduced(call, engine.named(call, name, len(tensors)), tensors, compression)
 
 
 def grouped_allreduce_async(
     tensors: Tensors, average: Optional[bool] = None, name: Optional[str] = None, op: Optional[int] = None,
     *, prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None,
+    algorithm: Optional[Choice] = None,
 ) -> int:  # fmt: skip
     """Start a `grouped_allreduce`; return one handle for the group."""
-    call = _reduction(engine.reduction(average, op), (prescale_factor, postscale_factor), process_set)
-    return _handle(engine.start(engine.named(call, name, len(tensors)), tensors), _all)
+    call = _reduction(engine.reduction(average, op), (prescale_factor, postscale_factor), process_set, algorithm)
+    return hold(engine.start(engine.named(call, name, len(tensors)), tensors), _all)
 
 
 def grouped_allreduce_(
     tensors: Tensors, average: Optional[bool] = None, name: Optional[str] = None, op: Optional[int] = None,
     *, prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None,
+    algorithm: Optional[Choice] = None,
 ) -> list[torch.Tensor]:  # fmt: skip
     """Reduce several tensors in place as one unit; return them."""
     handle = grouped_allreduce_async_(
         tensors, average, name, op,
         prescale_factor=prescale_factor, postscale_factor=postscale_factor, process_set=process_set,
+        algorithm=algorithm,
     )  # fmt: skip
     reduced: list[torch.Tensor] = synchronize(handle)
     return reduced
@@ -187,75 +201,91 @@ def grouped_allreduce_(
 def grouped_allreduce_async_(
     tensors: Tensors, average: Optional[bool] = None, name: Optional[str] = None, op: Optional[int] = None,
     *, prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None,
+    algorithm: Optional[Choice] = None,
 ) -> int:  # fmt: skip
     """Start a `grouped_allreduce_`; return one handle for the group."""
-    call = _reduction(engine.reduction(average, op), (prescale_factor, postscale_factor), process_set, True)
-    return _handle(engine.start(engine.named(call, name, len(tensors)), tensors), _all)
+    call = _reduction(engine.reduction(average, op), (prescale_factor, postscale_factor), process_set, algorithm, True)
+    return hold(engine.start(engine.named(call, name, len(tensors)), tensors), _all)
 
 
 def allgather(
-    tensor: torch.Tensor, name: Optional[str] = None, process_set: Optional[ProcessSet] = None
-) -> torch.Tensor:
+    tensor: torch.Tensor, name: Optional[str] = None, process_set: Optional[ProcessSet] = None,
+    *, algorithm: Optional[Choice] = None,
+) -> torch.Tensor:  # fmt: skip
     """Concatenate the ranks' tensors along dimension 0, in rank order; first dimensions may differ, also be 0."""
-    calls = engine.named(Call(core.ALLGATHER, "", process_set=process_set), name, None)
+    calls = engine.named(Call(core.ALLGATHER, "", process_set=process_set, algorithm=algorithm), name, None)
     return autograd.run(calls, [tensor])[0].output
 
 
-def allgather_async(tensor: torch.Tensor, name: Optional[str] = None, process_set: Optional[ProcessSet] = None) -> int:
+def allgather_async(
+    tensor: torch.Tensor, name: Optional[str] = None, process_set: Optional[ProcessSet] = None,
+    *, algorithm: Optional[Choice] = None,
+) -> int:  # fmt: skip
     """Start an `allgather`; return its handle."""
-    calls = engine.named(Call(core.ALLGATHER, "", process_set=process_set), name, None)
-    return _handle(engine.start(calls, [tensor]), _one)
+    calls = engine.named(Call(core.ALLGATHER, "", process_set=process_set, algorithm=algorithm), name, None)
+    return hold(engine.start(calls, [tensor]), _one)
 
 
 def grouped_allgather(
-    tensors: Tensors, name: Optional[str] = None, process_set: Optional[ProcessSet] = None
-) -> list[torch.Tensor]:
+    tensors: Tensors, name: Optional[str] = None, process_set: Optional[ProcessSet] = None,
+    *, algorithm: Optional[Choice] = None,
+) -> list[torch.Tensor]:  # fmt: skip
     """`allgather` several tensors as one unit."""
-    calls = engine.named(Call(core.ALLGATHER, "", process_set=process_set), name, len(tensors))
+    calls = engine.named(Call(core.ALLGATHER, "", process_set=process_set, algorithm=algorithm), name, len(tensors))
     return _all(autograd.run(calls, tensors))
 
 
 def grouped_allgather_async(
-    tensors: Tensors, name: Optional[str] = None, process_set: Optional[ProcessSet] = None
-) -> int:
+    tensors: Tensors, name: Optional[str] = None, process_set: Optional[ProcessSet] = None,
+    *, algorithm: Optional[Choice] = None,
+) -> int:  # fmt: skip
     """Start a `grouped_allgather`; return one handle for the group."""
-    calls = engine.named(Call(core.ALLGATHER, "", process_set=process_set), name, len(tensors))
-    return _handle(engine.start(calls, tensors), _all)
+    calls = engine.named(Call(core.ALLGATHER, "", process_set=process_set, algorithm=algorithm), name, len(tensors))
+    return hold(engine.start(calls, tensors), _all)
 
 
 def broadcast(
-    tensor: torch.Tensor, root_rank: int, name: Optional[str] = None, process_set: Optional[ProcessSet] = None
-) -> torch.Tensor:
+    tensor: torch.Tensor, root_rank: int, name: Optional[str] = None, process_set: Optional[ProcessSet] = None,
+    *, algorithm: Optional[Choice] = None,
+) -> torch.Tensor:  # fmt: skip
     """Return the tensor of `root_rank`, a global rank also within a process set."""
-    calls = engine.named(Call(core.BROADCAST, "", root=root_rank, process_set=process_set), name, None)
+    call = Call(core.BROADCAST, "", root=root_rank, process_set=process_set, algorithm=algorithm)
+    calls = engine.named(call, name, None)
     return autograd.run(calls, [tensor])[0].output
 
 
 def broadcast_async(
-    tensor: torch.Tensor, root_rank: int, name: Optional[str] = None, process_set: Optional[ProcessSet] = None
-) -> int:
+    tensor: torch.Tensor, root_rank: int, name: Optional[str] = None, process_set: Optional[ProcessSet] = None,
+    *, algorithm: Optional[Choice] = None,
+) -> int:  # fmt: skip
     """Start a `broadcast`; return its handle."""
-    calls = engine.named(Call(core.BROADCAST, "", root=root_rank, process_set=process_set), name, None)
-    return _handle(engine.start(calls, [tensor]), _one)
+    call = Call(core.BROADCAST, "", root=root_rank, process_set=process_set, algorithm=algorithm)
+    calls = engine.named(call, name, None)
+    return hold(engine.start(calls, [tensor]), _one)
 
 
 def broadcast_(
-    tensor: torch.Tensor, root_rank: int, name: Optional[str] = None, process_set: Optional[ProcessSet] = None
-) -> torch.Tensor:
+    tensor: torch.Tensor, root_rank: int, name: Optional[str] = None, process_set: Optional[ProcessSet] = None,
+    *, algorithm: Optional[Choice] = None,
+) -> torch.Tensor:  # fmt: skip
     """Overwrite `tensor` with that of `root_rank` and return it."""
-    received: torch.Tensor = synchronize(broadcast_async_(tensor, root_rank, name, process_set))
+    received: torch.Tensor = synchronize(broadcast_async_(tensor, root_rank, name, process_set, algorithm=algorithm))
     return received
 
 
 def broadcast_async_(
-    tensor: torch.Tensor, root_rank: int, name: Optional[str] = None, process_set: Optional[ProcessSet] = None
-) -> int:
+    tensor: torch.Tensor, root_rank: int, name: Optional[str] = None, process_set: Optional[ProcessSet] = None,
+    *, algorithm: Optional[Choice] = None,
+) -> int:  # fmt: skip
     """Start a `broadcast_`; return its handle."""
-    call = Call(core.BROADCAST, "", root=root_rank, process_set=process_set, in_place=True)
-    return _handle(engine.start(engine.named(call, name, None), [tensor]), _one)
+    call = Call(core.BROADCAST, "", root=root_rank, process_set=process_set, algorithm=algorithm, in_place=True)
+    return hold(engine.start(engine.named(call, name, None), [tensor]), _one)
 
 
-def _alltoall(tensor: torch.Tensor, splits: Splits, name: Optional[str], process_set: Optional[ProcessSet]) -> Call:
+def _alltoall(
+    tensor: torch.Tensor, splits: Splits, name: Optional[str], process_set: Optional[ProcessSet],
+    algorithm: Optional[Choice],
+) -> Call:  # fmt: skip
     rows = None if splits is None else tuple(int(n) for n in splits)
     ranks = engine.members(process_set)
     if rows is not None and (len(rows) != ranks or min(rows) < 0 or sum(rows) != len(tensor)):
@@ -263,12 +293,14 @@ def _alltoall(tensor: torch.Tensor, splits: Splits, name: Optional[str], process
             f"lwcc: alltoall with splits {rows}: need one number >= 0 for each of {ranks} ranks, with the sum "
             f"{len(tensor)}"
         )
-    return engine.named(Call(core.ALLTOALL, "", process_set=process_set, splits=rows), name, None)[0]
+    call = Call(core.ALLTOALL, "", process_set=process_set, splits=rows, algorithm=algorithm)
+    return engine.named(call, name, None)[0]
 
 
 def alltoall(
-    tensor: torch.Tensor, splits: Splits = None, name: Optional[str] = None, process_set: Optional[ProcessSet] = None
-) -> Any:
+    tensor: torch.Tensor, splits: Splits = None, name: Optional[str] = None, process_set: Optional[ProcessSet] = None,
+    *, algorithm: Optional[Choice] = None,
+) -> Any:  # fmt: skip
     """Send rows of `tensor` to each rank; return the rows received, in rank order.
 
     Args:
@@ -280,94 +312,68 @@ def alltoall(
     Returns:
         The rows; with `splits` the pair (rows, received_splits), the latter an int32 tensor.
     """
-    done = autograd.run([_alltoall(tensor, splits, name, process_set)], [tensor])
+    done = autograd.run([_alltoall(tensor, splits, name, process_set, algorithm)], [tensor])
     return _one(done) if splits is None else _with_splits(done)
 
 
 def alltoall_async(
-    tensor: torch.Tensor, splits: Splits = None, name: Optional[str] = None, process_set: Optional[ProcessSet] = None
-) -> int:
+    tensor: torch.Tensor, splits: Splits = None, name: Optional[str] = None, process_set: Optional[ProcessSet] = None,
+    *, algorithm: Optional[Choice] = None,
+) -> int:  # fmt: skip
     """Start an `alltoall`; return its handle."""
-    tickets = engine.start([_alltoall(tensor, splits, name, process_set)], [tensor])
-    return _handle(tickets, _one if splits is None else _with_splits)
+    tickets = engine.start([_alltoall(tensor, splits, name, process_set, algorithm)], [tensor])
+    return hold(tickets, _one if splits is None else _with_splits)
 
 
-def _scatter(op: int, scales: tuple[float, float], process_set: Optional[ProcessSet]) -> Call:
+def _scatter(
+    op: int, scales: tuple[float, float], process_set: Optional[ProcessSet], algorithm: Optional[Choice]
+) -> Call:
     if op not in (Op.AVERAGE, Op.SUM):
         raise ValueError(f"lwcc: reducescatter takes op=Average or Sum, not {Op(op).name.title()}")
-    return Call(core.REDUCESCATTER, "", Op(op), 0, *scales, process_set)
+    return Call(core.REDUCESCATTER, "", Op(op), 0, *scales, process_set, algorithm=algorithm)
 
 
 def reducescatter(
     tensor: torch.Tensor, name: Optional[str] = None, compression: type[Compressor] = Compression.none,
     op: int = Op.AVERAGE, process_set: Optional[ProcessSet] = None, *, prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
+    postscale_factor: float = 1.0, algorithm: Optional[Choice] = None,
 ) -> torch.Tensor:  # fmt: skip
     """Reduce over the ranks and return this rank's rows; where they don't divide, the first ranks get one more."""
-    call = _scatter(op, (prescale_factor, postscale_factor), process_set)
+    call = _scatter(op, (prescale_factor, postscale_factor), process_set, algorithm)
     return _reduced(call, engine.named(call, name, None), [tensor], compression)[0]
 
 
 def reducescatter_async(
     tensor: torch.Tensor, name: Optional[str] = None, op: int = Op.AVERAGE,
     process_set: Optional[ProcessSet] = None, *, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+    algorithm: Optional[Choice] = None,
 ) -> int:  # fmt: skip
     """Start a `reducescatter`; return its handle."""
-    call = _scatter(op, (prescale_factor, postscale_factor), process_set)
-    return _handle(engine.start(engine.named(call, name, None), [tensor]), _one)
+    call = _scatter(op, (prescale_factor, postscale_factor), process_set, algorithm)
+    return hold(engine.start(engine.named(call, name, None), [tensor]), _one)
 
 
 def grouped_reducescatter(
     tensors: Tensors, name: Optional[str] = None, compression: type[Compressor] = Compression.none,
     op: int = Op.AVERAGE, process_set: Optional[ProcessSet] = None, *, prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
+    postscale_factor: float = 1.0, algorithm: Optional[Choice] = None,
 ) -> list[torch.Tensor]:  # fmt: skip
     """`reducescatter` several tensors as one unit."""
-    call = _scatter(op, (prescale_factor, postscale_factor), process_set)
+    call = _scatter(op, (prescale_factor, postscale_factor), process_set, algorithm)
     return _reduced(call, engine.named(call, name, len(tensors)), tensors, compression)
 
 
 def grouped_reducescatter_async(
     tensors: Tensors, name: Optional[str] = None, op: int = Op.AVERAGE,
     process_set: Optional[ProcessSet] = None, *, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+    algorithm: Optional[Choice] = None,
 ) -> int:  # fmt: skip
     """Start a `grouped_reducescatter`; return one handle for the group."""
-    call = _scatter(op, (prescale_factor, postscale_factor), process_set)
-    return _handle(engine.start(engine.named(call, name, len(tensors)), tensors), _all)
+    call = _scatter(op, (prescale_factor, postscale_factor), process_set, algorithm)
+    return hold(engine.start(engine.named(call, name, len(tensors)), tensors), _all)
 
 
-def barrier(process_set: Optional[ProcessSet] = None) -> None:
+def barrier(process_set: Optional[ProcessSet] = None, *, algorithm: Optional[Choice] = None) -> None:
     """Return when every rank of the set has called it."""
-    collectives.barrier(name=engine.unnamed.next(core.BARRIER, process_set), process_set=process_set)
-
-
-class SparseHandle(int):
-    """The handle of a sparse allreduce: for `poll` and `synchronize`, or to be called, as Horovod's."""
-
-    def __call__(self) -> torch.Tensor:
-        """Wait and return the result, as `synchronize`."""
-        reduced: torch.Tensor = synchronize(self)
-        return reduced
-
-
-def sparse_allreduce_async(
-    tensor: torch.Tensor, name: Optional[str] = None, op: int = Op.AVERAGE, process_set: Optional[ProcessSet] = None
-) -> SparseHandle:
-    """Start the reduction (Average or Sum) of sparse COO tensors; return a handle, which can also be called.
-
-    Indices and values are gathered; the result is coalesced, with the same bits on every rank.
-    """
-    if op not in (Op.AVERAGE, Op.SUM):
-        raise ValueError(f"lwcc: sparse allreduce takes op=Average or Sum, not {Op(op).name.title()}")
-    base = engine.unnamed.next(core.ALLGATHER, process_set) if name is None else name
-    own = tensor.detach().coalesce()
-    gather = Call(core.ALLGATHER, "", process_set=process_set)
-    calls = [gather._replace(name=f"{base}.indices"), gather._replace(name=f"{base}.values")]
-    tickets = engine.start(calls, [own.indices().t(), own.values()])
-
-    def combine(done: list[Any]) -> torch.Tensor:
-        (indices, *_), (values, _, contributors) = done
-        values = values / contributors if op == Op.AVERAGE and contributors > 1 else values
-        return torch.sparse_coo_tensor(indices.t(), values, own.shape, check_invariants=True).coalesce()
-
-    return SparseHandle(_handle(tickets, combine))
+    name = engine.unnamed.next(core.BARRIER, process_set)
+    collectives.barrier(name=name, process_set=process_set, algorithm=algorithm)

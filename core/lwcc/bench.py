@@ -15,8 +15,12 @@ import time
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from lwcc.launcher.engines import ENGINES
+from lwcc.launcher import info
+from lwcc.launcher.engines import ENGINES, Settings
+from lwcc.launcher.measure import size_text
+from lwcc.launcher.mpi import best, find_mpi, plain
 from lwcc.launcher.net import parse_net
+from lwcc.launcher.spawn import CannotRun
 
 COLLECTIVES = ("allreduce", "broadcast", "allgather", "reducescatter", "alltoall", "barrier", "p2p")
 HEADS = ("size", "count", "dtype", "engine", "t_med us", "t_p99", "cv%", "algbw GB/s", "busbw", "of limit", "wrong",
@@ -69,14 +73,35 @@ def link_seconds(collective: str, ranks: int, size: int, net: str) -> float:
     return busbw_factor(collective, ranks) * size * 8 / rate if rate and size else 0.0
 
 
-def run_engine(args: argparse.Namespace, engine: str, settings: Any = None) -> list[dict[str, Any]]:
-    """Run one round on one engine; return its rows."""
+def variants(engines: Sequence[str], np: int, mpi_best: bool) -> list[tuple[str, Settings]]:
+    """Return what is to be run: an engine and its settings, LWCC first.
+
+    Raises:
+        BenchError: the MPI or mpi4py is missing; the text says what to install.
+    """
+    found = [("own", Settings("lwcc"))]
+    for engine in engines:
+        if engine == "mpi":
+            try:
+                mpi = find_mpi()
+            except CannotRun as error:
+                raise BenchError(f"lwcc bench: {error}") from None
+            found.append((engine, plain(mpi, np)))  # a loop of blocking calls: that setting changes nothing here
+            found += [(engine, s) for s in best(mpi, np) if mpi_best and s.name != "mpi-blocking"]
+        else:
+            found.append((engine, Settings(engine)))
+    return found
+
+
+def run_engine(args: argparse.Namespace, engine: str, settings: str = "") -> list[dict[str, Any]]:
+    """Run one round on one engine, an MPI with the settings of that name; return its rows."""
     algorithms = args.algorithm.split(",") if args.algorithm and engine == "own" else [""]
     series = {
         "collective": args.collective, "sizes": args.sizes, "dtype": args.dtype, "algorithms": algorithms,
         "in_place": args.in_place, "registered": args.registered, "budget_s": args.budget,
     }  # fmt: skip
     command = [sys.executable, "-m", "lwcc.launcher", "--no-tag", "-np", str(args.np), "--engine", engine]
+    command += ["--mpi-settings", settings] if engine == "mpi" and settings else []
     command += ["--net", args.net] if args.net else []
     command += ["-x", f"LWCC_TRANSPORT={args.transport}"] if args.transport and engine == "own" else []
     command += ["-m", "lwcc.bench_rank", json.dumps(series)]
@@ -87,7 +112,7 @@ def run_engine(args: argparse.Namespace, engine: str, settings: Any = None) -> l
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     for row in rows:
         row["engine"] = "lwcc" if engine == "own" else engine
-        row["name"] = f"lwcc:{row['algorithm']}" if row["algorithm"] else row["engine"]
+        row["name"] = f"lwcc:{row['algorithm']}" if row["algorithm"] else settings or row["engine"]
     return rows
 
 
@@ -189,17 +214,37 @@ def keep(found: dict[str, Any]) -> None:
         json.dump({**kept, **found, **({"tuned": tuned} if tuned else {})}, file)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Measure, print the table, write --json. Returns 1 if a result was wrong."""
-    from lwcc.launcher import info
+def best_settings(records: Sequence[dict[str, Any]], settings: dict[str, str]) -> str:
+    """Return which settings of an MPI were the fastest at each size, and what each of them is."""
+    of_mpi = [r for r in records if r["engine"] == "mpi"]
+    lines = []
+    if len({r["name"] for r in of_mpi}) > 1:
+        winners = []
+        for size in dict.fromkeys(r["size"] for r in of_mpi):
+            first = min((r for r in of_mpi if r["size"] == size), key=lambda r: float(r["t_med"]))
+            winners.append(f"{size_text(size)} {first['name']}")
+        lines.append("# best settings of the MPI by size: " + ", ".join(winners))
+    lines += [f"# settings of {name}: {text}" for name, text in settings.items()]
+    return "".join(line + "\n" for line in lines)
 
-    args.sizes = [1] if args.collective == "barrier" else sizes_between(
-        parse_size(args.b), parse_size(args.e), args.f
-    )  # fmt: skip
-    others = args.vs.split(",") if args.vs else []
-    for name in others:
-        if name not in ENGINES[1:]:
-            raise ValueError(f"lwcc bench: --vs {name}: known are {', '.join(ENGINES[1:])}")
+
+def rounds_of(args: argparse.Namespace, ways: list[tuple[str, Settings]]) -> list[list[dict[str, Any]]]:
+    """Run the interleaved rounds; say which settings beyond an MPI's plain ones it cannot run with, and leave them."""
+    rounds = []
+    for _ in range(args.rounds):
+        for engine, settings in list(ways):
+            try:
+                rounds.append(run_engine(args, engine, settings.name))
+            except BenchError as error:
+                if engine != "mpi" or settings.name == "mpi":
+                    raise
+                print(f"# left out: {settings.name} ({settings.text()}): {error}", flush=True)
+                ways.remove((engine, settings))
+    return rounds
+
+
+def announce(args: argparse.Namespace) -> dict[str, Any]:
+    """Print what is measured, where, and what is wrong with that; return it for the record."""
     cores = len(os.sched_getaffinity(0))
     header = {
         "machine": info.machine(), "load": os.getloadavg()[0], "np": args.np, "collective": args.collective,
@@ -217,16 +262,32 @@ def run(args: argparse.Namespace) -> int:
         print(f"# warning: {args.np} ranks share {cores} cores")
     if header["load"] > 0.3 * cores:
         print(f"# warning: other work is on this machine (load {header['load']:.1f}): the figures compare little")
-    rounds = []
-    for _ in range(args.rounds):
-        for engine in ["own", *others]:
-            rounds.append(run_engine(args, engine))
+    return header
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, print the table, write --json. Returns 1 if a result was wrong."""
+    args.sizes = [1] if args.collective == "barrier" else sizes_between(
+        parse_size(args.b), parse_size(args.e), args.f
+    )  # fmt: skip
+    others = args.vs.split(",") if args.vs else []
+    for name in others:
+        if name not in ENGINES[1:]:
+            raise ValueError(f"lwcc bench: --vs {name}: known are {', '.join(ENGINES[1:])}")
+    if args.mpi_best and "mpi" not in others:
+        raise ValueError("lwcc bench: --mpi-best needs mpi among the engines of --vs")
+    ways = variants(others, args.np, args.mpi_best)
+    header = announce(args)
+    rounds = rounds_of(args, ways)
     records = collect(rounds, args)
-    print(table(records), flush=True)
+    settings = {s.name: s.text() for engine, s in ways if engine == "mpi"}
+    print(table(records))
+    print(best_settings(records, settings), end="", flush=True)
     cost = report_p2p(records, [row for rows in rounds for row in rows]) if args.collective == "p2p" else None
     if args.json:
         record = {"kind": "bench", **header, "lwcc_version": info.version(), "argv": sys.argv, "rows": records,
-                  "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "cost": cost}  # fmt: skip
+                  "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "cost": cost, "settings": settings,
+                  "mpi": find_mpi().version if settings else ""}  # fmt: skip
         with open(args.json, "w", encoding="utf-8") as file:
             json.dump(record, file, indent=1)
     return int(any(r["wrong"] for r in records))
@@ -245,6 +306,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--registered", action="store_true", help="arrays in registered memory")
     parser.add_argument("--algorithm", default="", metavar="A,B", help="LWCC's algorithms to compare (lwcc algos)")
     parser.add_argument("--vs", default="", metavar="ENGINES", help="mpi, gloo, or both")
+    parser.add_argument("--mpi-best", action="store_true", help="with --vs mpi: also the MPI's best known settings")
     parser.add_argument("--rounds", type=int, default=3, metavar="R", help="interleaved rounds (default 3)")
     parser.add_argument("--budget", type=float, default=0.1, metavar="S", help="seconds for one size of one round")
     parser.add_argument("--limit", type=float, default=300.0, metavar="S", help="seconds for one engine of one round")

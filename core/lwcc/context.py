@@ -6,6 +6,7 @@ import atexit
 import os
 import secrets as random_bytes
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
@@ -116,6 +117,8 @@ def _join(place: rendezvous.Place, timeout: Optional[float], store: Optional[ren
     mpi = engines.load_mpi() if engine == "mpi" else None
     if mpi is not None:
         place = engines.place_of_mpi(mpi, place)
+    else:
+        engines.warn_of_singletons(place)
     if store is not None:
         secret = rendezvous.agree_secret(store, place, limit)
     elif place.scheme == "mpi":
@@ -283,6 +286,20 @@ def failure(status: int, text: Optional[str] = None) -> Exception:
         if ended and ended not in text:
             text = f"{text}; the launcher saw: {ended}"
     return errors.from_status(ffi.string(lib.lwcc_status_name(status)).decode(), status, text, lost)
+
+
+def lost_rank(within: float) -> Optional[errors.PeerLost]:
+    """Return the failure that a dead rank is, waiting at most `within` seconds for the news; None if none has died.
+
+    For what another library carries out between the ranks, whose failure may come before the core's news.
+    """
+    deadline = time.monotonic() + within
+    while lib.lwcc_lost_rank() < 0:
+        if not is_initialized() or time.monotonic() >= deadline:
+            return None
+        time.sleep(0.005)
+    found = failure(lib.LWCC_ERR_PEER_LOST, f"lwcc: rank {lib.lwcc_lost_rank()} is gone")
+    return found if isinstance(found, errors.PeerLost) else None
 
 
 def _how_it_ended(lost: int) -> str:

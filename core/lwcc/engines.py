@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 import os
 import secrets
+import sys
+import warnings
 from typing import Any, Optional
 
 from lwcc import rendezvous
@@ -82,6 +84,20 @@ def place_of_mpi(module: Any, place: rendezvous.Place) -> rendezvous.Place:
     raise LwccError(
         f"lwcc: this process is rank {place.rank} of {place.size} by {place.source}, but rank {rank} of {size} for MPI"
     )
+
+
+def warn_of_singletons(place: rendezvous.Place) -> None:
+    """Say so if the script has started an MPI of its own that sees this rank alone: its MPI calls reach nobody."""
+    module = sys.modules.get("mpi4py.MPI")
+    if module is None or place.size < 2 or place.rank or not module.Is_initialized() or module.Is_finalized():
+        return
+    if module.COMM_WORLD.Get_size() == 1:
+        warnings.warn(
+            f"lwcc: the script uses mpi4py, but {_version(module)} sees each of the {place.size} ranks alone (size 1). "
+            "For MPI calls of your own, start it by this MPI's mpirun/mpiexec, with MASTER_ADDR and MASTER_PORT set",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
 
 def _version(module: Any) -> str:

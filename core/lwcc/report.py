@@ -1,35 +1,32 @@
-"""`lwcc report`: runs of `lwcc bench --json` and `lwccrun --baseline` as one page, as markdown, LaTeX and SVG files.
+"""`lwcc report`: runs of `lwcc bench --json` and `lwccrun --baseline` as one page, as markdown, LaTeX and figures.
 
-The page is one file: pictures are SVG within it, the data is embedded, nothing is loaded and no script runs.
+Here is what is said and shown; `page.py` makes the page, `figures.py` the files for papers.
 """
 
 from __future__ import annotations
 
 import argparse
-import base64
-import csv
-import io
 import json
 import os
-import re
+import shlex
 import statistics
 from collections.abc import Sequence
-from html import escape
 from typing import Any, NamedTuple, Optional
 
-from lwcc import charts, verdict
+from lwcc import charts, figures, page, verdict
 from lwcc.launcher.measure import agreement, histogram, size_text
 
 Rows = list[list[str]]  # the first one holds the heads
 
 
-class Part(NamedTuple):
-    """A section: tables with their titles, and charts as SVG."""
+class Section(NamedTuple):
+    """What belongs together: tables with their titles, and charts by the names of their files."""
 
     title: str
     about: str
+    command: str
     tables: list[tuple[str, Rows]]
-    pictures: list[tuple[str, str]]  # (file name, SVG)
+    pictures: list[tuple[str, charts.Chart]]
 
 
 def load(path: str) -> dict[str, Any]:
@@ -90,35 +87,41 @@ def _best_other(record: dict[str, Any], size: int) -> float:
     return float(min(others, default=0.0))
 
 
-def bench_part(record: dict[str, Any], number: int) -> Part:
-    """Latency, bus bandwidth and speed-up of one benchmark."""
-    groups = _by_name(record)
-    latency, busbw, faster = [], [], []
-    for name, rows in groups.items():
-        points = [
-            charts.Point(r["size"], r["t_med"], min(r["rounds"]), max(r["rounds"]),
-                         f"{name}, {size_text(r['size'])}: {_seconds(r['t_med'])}, {r['busbw'] / 1e9:.3g} GB/s")
-            for r in rows if r["size"] > 0
-        ]  # fmt: skip
-        latency.append(charts.Line(name, points))
-        factor = {r["size"]: r["busbw"] * r["t_med"] / 1e9 for r in rows}
-        busbw.append(charts.Line(name, [
-            p._replace(y=factor[p.x] / p.y, low=factor[p.x] / (p.high or p.y), high=factor[p.x] / (p.low or p.y))
-            for p in points]))  # fmt: skip
-    for name, rows in groups.items():
-        if rows[0]["engine"] == "lwcc":
+def bench_lines(record: dict[str, Any]) -> dict[str, list[charts.Line]]:
+    """Return time, bus bandwidth and speed-up of one benchmark against the size."""
+    found: dict[str, list[charts.Line]] = {"latency": [], "busbw": [], "speedup": []}
+    for name, rows in _by_name(record).items():
+        rows = [r for r in rows if r["size"] > 0]
+        say = {r["size"]: f"{size_text(r['size'])}, {_seconds(r['t_med'])}, {r['busbw'] / 1e9:.3g} GB/s" for r in rows}
+        found["latency"].append(charts.Line(name, [
+            charts.Point(r["size"], r["t_med"], min(r["rounds"]), max(r["rounds"]), say[r["size"]]) for r in rows
+        ]))  # fmt: skip
+        moved = {r["size"]: r["busbw"] * r["t_med"] / 1e9 for r in rows}
+        found["busbw"].append(charts.Line(name, [
+            charts.Point(r["size"], r["busbw"] / 1e9, moved[r["size"]] / max(r["rounds"]),
+                         moved[r["size"]] / min(r["rounds"]), say[r["size"]]) for r in rows
+        ]))  # fmt: skip
+        if rows and rows[0]["engine"] == "lwcc":
             best = {r["size"]: _best_other(record, r["size"]) for r in rows}
-            faster.append(charts.Line(name, [
-                charts.Point(r["size"], best[r["size"]] / r["t_med"]) for r in rows if best[r["size"]]]))  # fmt: skip
-    title = bench_title(record)
-    drawn = [
-        ("latency", charts.lines(
-            charts.Axes(f"Time of {title}", "size", "time", show_x=size_text, show_y=_seconds), latency)),
-        ("busbw", charts.lines(
-            charts.Axes(f"Bus bandwidth of {title}", "size", "GB/s", show_x=size_text), busbw)),
-        ("speedup", charts.lines(
-            charts.Axes("Times faster than the best other engine", "size", "ratio", True, False, size_text), faster)),
-    ]  # fmt: skip
+            found["speedup"].append(charts.Line(name, [
+                charts.Point(r["size"], best[r["size"]] / r["t_med"], label=f"{size_text(r['size'])}, "
+                             f"{best[r['size']] / r['t_med']:.3g} times") for r in rows if best[r["size"]]
+            ]))  # fmt: skip
+    return found
+
+
+def bench_part(record: dict[str, Any], number: int) -> Section:
+    """Latency, bus bandwidth and speed-up of one benchmark."""
+    title, found = bench_title(record), bench_lines(record)
+    drawn = {
+        "latency": charts.lines(charts.Axes(f"Time of {title}", "size", "time", True, True, size_text, _seconds),
+                                found["latency"]),
+        "busbw": charts.lines(charts.Axes(f"Bus bandwidth of {title}", "size", "GB/s", True, True, size_text),
+                              found["busbw"]),
+        "speedup": charts.lines(
+            charts.Axes(f"Times faster than the best other engine: {title}", "size", "ratio", True, True, size_text),
+            found["speedup"]),
+    }  # fmt: skip
     heads = ["engine", "size", "t_med", "t_p99", "cv%", "algbw GB/s", "busbw GB/s", "of limit", "wrong"]
     every = [[r["name"], size_text(r["size"]), _seconds(r["t_med"]), _seconds(r["t_p99"]), f"{r['cv'] * 100:.0f}",
               f"{r['algbw'] / 1e9:.3f}", f"{r['busbw'] / 1e9:.3f}", f"{r['share']:.0%}", str(r["wrong"])]
@@ -126,12 +129,19 @@ def bench_part(record: dict[str, Any], number: int) -> Part:
     tables = [(f"All figures: {title}", [heads, *every])]
     if len(verdicts(record)) > 1:
         tables.insert(0, (f"Verdicts: {title}", verdicts(record)))
-    about = (
-        f"{record['machine']}, load before {record['load']:.1f}; {record['rounds']} interleaved rounds; bars: range of "
-        "the rounds. "
-        f"Command: {' '.join(record['argv'])}"
-    )
-    return Part(title, about, tables, [(f"{number}-{record['collective']}-{n}", svg) for n, svg in drawn if svg])
+    if record.get("settings"):
+        tables.append((f"Settings: {title}", [["engine", "settings"], *map(list, record["settings"].items())]))
+    about = f"{_where(record)}, load before {record['load']:.1f}; {record['rounds']} interleaved rounds"
+    about += " (vertical bars: their range)."
+    pictures = [(f"{number}-{record['collective']}-{n}", chart) for n, chart in drawn.items() if chart]
+    return Section(title, about, shlex.join(["lwcc", *record["argv"][1:]]), tables, pictures)
+
+
+def _where(record: dict[str, Any]) -> str:
+    """The machine, the versions, and when."""
+    parts = [record["machine"], f"LWCC {record['lwcc_version']}" if record.get("lwcc_version") else ""]
+    parts += [record.get("mpi", ""), record.get("started", "")]
+    return ", ".join(part for part in parts if part)
 
 
 # ---- training ----
@@ -167,33 +177,63 @@ def training_rows(record: dict[str, Any]) -> Rows:
     return rows
 
 
-def training_part(record: dict[str, Any], number: int) -> Part:
+def _losses(firsts: dict[str, dict[str, Any]], key: str) -> list[charts.Line]:
+    """The losses as printed, against their number, or against the seconds at which they were printed."""
+    found = []
+    for name, run in firsts.items():
+        values = run["losses"]
+        xs = run.get(key) or [] if key else range(1, len(values) + 1)
+        found.append(charts.Line(name, [charts.Point(x, v) for x, v in zip(_thin(list(xs)), _thin(values))]))
+    return found
+
+
+def _breakdown(firsts: dict[str, dict[str, Any]]) -> list[tuple[str, list[charts.Part]]]:
+    """Where each rank's mean step went: it computed, or waited for communication."""
+    found = []
+    for name, run in firsts.items():
+        for rank in [r for r in run.get("ranks", []) if r.get("step_s")][:16]:
+            waited, step = rank["step_waited_s"], rank["step_s"]
+            who = f"{name}, rank {rank['rank']}"
+            found.append((who, [
+                charts.Part("computing", max(step - waited, 0.0) * 1e3, f"{who}: {_seconds(step - waited)} computing"),
+                charts.Part("waiting for communication", waited * 1e3, f"{who}: {_seconds(waited)} waiting"),
+            ]))  # fmt: skip
+    return found
+
+
+def training_part(record: dict[str, Any], number: int) -> Section:
     """Throughput, losses and step times of one training run."""
     last_first = {run["variant"]: run for run in reversed(record["runs"])}
     firsts = {name: last_first[name] for name in record["settings"] if name in last_first}
     script = os.path.basename(record["command"][0])
     title = f"{script}, {record['np']} ranks" + (f", network {record['net']}" if record.get("net") else "")
     speeds = [(name, _middle([r["samples_per_s"] for r in record["runs"] if r["variant"] == name])) for name in firsts]
-    pictures = [
-        ("throughput", charts.bars(f"Throughput of {title}", "samples/s",
-                                   [(n, v, f"{n}: {v:.5g} samples/s") for n, v in speeds if v])),
-        ("loss", charts.lines(
-            charts.Axes(f"Losses as printed: {title}", "line", "loss", False, False),
-            [charts.Line(n, [charts.Point(i + 1, v) for i, v in enumerate(r["losses"])]) for n, r in firsts.items()])),
-        ("steps", charts.lines(
-            charts.Axes("Time of each step", "step", "ms", False, False),
-            [charts.Line(n, [charts.Point(i + 1, v * 1e3) for i, v in enumerate(_thin(r["step_s"]))])
-             for n, r in firsts.items()])),
-        ("exposed", charts.bars("Waiting for communication, by rank", "s", [
-            (f"{n}, rank {k['rank']}", k["exposed_s"], f"{k['exposed_s']:.3g} s of {r['seconds']:.3g} s")
-            for n, r in firsts.items() for k in r.get("ranks", [])][:32])),
+    steps = [
+        charts.Line(n, [charts.Point(i + 1, v * 1e3, label=f"step {i + 1}, {_seconds(v)}")
+                        for i, v in _numbered(r["step_s"])]) for n, r in firsts.items()
     ]  # fmt: skip
+    drawn = {
+        "throughput": charts.bars(f"Throughput of {title}", "samples/s", [
+            (n, [charts.Part("samples/s", v, f"{n}: {v:.5g} samples/s")]) for n, v in speeds if v]),
+        "loss": charts.lines(charts.Axes(f"Losses as printed: {title}", "number of the loss", "loss", False, False),
+                             _losses(firsts, "")),
+        "loss-seconds": charts.lines(
+            charts.Axes(f"Losses against time: {title}", "seconds since the start of the job", "loss", False, False),
+            _losses(firsts, "loss_at_s")),
+        "steps": charts.lines(charts.Axes(f"Time of each step: {title}", "step", "ms", False, True), steps),
+        "breakdown": charts.bars(f"The mean step of each rank: {title}", "ms", _breakdown(firsts)),
+    }  # fmt: skip
     sizes = [["engine", "allreduces by size (upper bounds)"]]
     sizes += [[name, histogram(run["allreduces"])] for name, run in firsts.items() if run["allreduces"]]
     settings = [["engine", "settings"], *([name, text] for name, text in record["settings"].items())]
-    about = f"{record['machine']}{', ' + record['mpi'] if record['mpi'] else ''}. Command: {' '.join(record['argv'])}"
-    tables = [(title, training_rows(record)), ("Sizes", sizes), ("Settings", settings)]
-    return Part(title, about, tables, [(f"{number}-training-{n}", svg) for n, svg in pictures if svg])
+    tables = [(title, training_rows(record)), (f"Sizes: {title}", sizes), (f"Settings: {title}", settings)]
+    pictures = [(f"{number}-training-{n}", chart) for n, chart in drawn.items() if chart]
+    return Section(title, _where(record) + ".", shlex.join(["lwccrun", *record["argv"][1:]]), tables, pictures)
+
+
+def _numbered(values: Sequence[float]) -> list[tuple[int, float]]:
+    """At most 400 of them, evenly taken, with their places."""
+    return list(enumerate(values))[:: max(1, len(values) // 400)]
 
 
 def _thin(values: Sequence[float]) -> list[float]:
@@ -236,59 +276,32 @@ def overview(records: Sequence[dict[str, Any]]) -> Rows:
     return rows
 
 
-def parts_of(records: Sequence[dict[str, Any]]) -> list[Part]:
+def _scaling_chart(records: Sequence[dict[str, Any]]) -> list[tuple[str, charts.Chart]]:
+    found: dict[str, list[charts.Point]] = {}
+    for command, engine, ranks, _, share in scaling(records)[1:]:
+        name = f"{engine}: {os.path.basename(command.split()[0])}"
+        found.setdefault(name, []).append(charts.Point(int(ranks), float(share.rstrip("%")), label=f"{ranks}: {share}"))
+    axes = charts.Axes("Scaling efficiency", "ranks", "%", False, False)
+    chart = charts.lines(axes, [charts.Line(name, points) for name, points in found.items()])
+    return [("scaling", chart)] if chart else []
+
+
+def parts_of(records: Sequence[dict[str, Any]]) -> list[Section]:
     """All sections, the overview first."""
     about = f"A verdict needs {verdict.LEAST} runs or rounds of each, ranges that do not touch, and medians "
     about += f"{verdict.MARGIN:.0%} apart; all else is noise."
-    parts = [Part("Verdicts", about, [("LWCC against the best other engine", overview(records))], [])]
+    parts = [Section("Verdicts", about, "", [("LWCC against the best other engine", overview(records))], [])]
     if len(scaling(records)) > 1:
-        parts.append(
-            Part("Scaling", "Efficiency: speed per rank against the fewest ranks.", [("", scaling(records))], [])
-        )
+        about = "Efficiency: speed per rank against the fewest ranks."
+        parts.append(Section("Scaling", about, "", [("", scaling(records))], _scaling_chart(records)))
     for number, record in enumerate(records, 1):
         parts.append((bench_part if record["kind"] == "bench" else training_part)(record, number))
     return parts
 
 
-def _csv_link(rows: Rows, title: str) -> str:
-    out = io.StringIO()
-    csv.writer(out).writerows(rows)
-    data = base64.b64encode(out.getvalue().encode()).decode()
-    name = re.sub(r"[^A-Za-z0-9]+", "-", title or "table").strip("-")
-    return f'<a class="csv" download="{name}.csv" href="data:text/csv;base64,{data}">CSV</a>'
-
-
-_STYLE = f"""<style>:root{{{charts.palette(charts.LIGHT, "#111", "#ddd", "#fff")}}}
-@media(prefers-color-scheme:dark){{:root{{{charts.palette(charts.DARK, "#eee", "#444", "#181a1b")}}}}}
-@media print{{:root{{{charts.palette(charts.LIGHT, "#111", "#ddd", "#fff")}}}.csv{{display:none}}
-section{{break-inside:avoid}}}}
-body{{background:var(--paper);color:var(--ink);font:15px/1.45 system-ui,sans-serif;max-width:1100px;margin:2em auto;
-padding:0 1em}}table{{border-collapse:collapse;margin:.4em 0 1em;font-variant-numeric:tabular-nums}}
-th,td{{padding:.15em .7em;text-align:right;border-bottom:1px solid var(--grid)}}
-th:first-child,td:first-child{{text-align:left}}
-.scroll{{overflow-x:auto}}.csv{{font-size:12px;margin-left:.7em;color:var(--c0)}}.about{{opacity:.75;font-size:13px}}
-{charts.SHAPES}</style>"""
-
-
 def html(records: Sequence[dict[str, Any]]) -> str:
-    """Return the page."""
-    body = []
-    for part in parts_of(records):
-        body.append(f'<section><h2>{escape(part.title)}</h2><p class="about">{escape(part.about)}</p>')
-        body += [svg for _, svg in part.pictures]
-        for title, rows in part.tables:
-            body.append(f"<h3>{escape(title)}{_csv_link(rows, title)}</h3>" + '<div class="scroll"><table>')
-            for number, row in enumerate(rows):
-                tag = "th" if number == 0 else "td"
-                body.append("<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) + "</tr>")
-            body.append("</table></div>")
-        body.append("</section>")
-    data = json.dumps(records).replace("<", "\\u003c")
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>LWCC report</title>{_STYLE}</head><body><h1>LWCC report</h1>{''.join(body)}"
-        f'<script type="application/json" id="data">{data}</script></body></html>\n'
-    )
+    """Return the page; ValueError if Bokeh or jinja2 is missing."""
+    return page.html(records, parts_of(records))
 
 
 def markdown(records: Sequence[dict[str, Any]]) -> str:
@@ -324,12 +337,12 @@ def run(args: argparse.Namespace) -> int:
             with open(path, "w", encoding="utf-8") as file:
                 file.write(make(records))
             written.append(path)
-    if args.svg:
-        os.makedirs(args.svg, exist_ok=True)
-        for name, svg in (picture for part in parts_of(records) for picture in part.pictures):
-            with open(os.path.join(args.svg, f"{name}.svg"), "w", encoding="utf-8") as file:
-                file.write(charts.alone(svg))
-            written.append(os.path.join(args.svg, f"{name}.svg"))
+    for folder, kind in ((args.svg, "svg"), (args.pdf, "pdf")):
+        if folder:
+            os.makedirs(folder, exist_ok=True)
+        for name, chart in (picture for part in parts_of(records) for picture in part.pictures if folder):
+            written.append(os.path.join(folder, f"{name}.{kind}"))
+            figures.save(chart, written[-1])
     print("\n".join(written) if written else markdown(records))
     return 0
 
@@ -343,5 +356,6 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", help="one self-contained HTML file")
     parser.add_argument("--markdown", metavar="FILE")
     parser.add_argument("--latex", metavar="FILE")
-    parser.add_argument("--svg", metavar="FOLDER", help="every figure as a file")
+    parser.add_argument("--svg", metavar="FOLDER", help="every figure as a file, for papers and slides")
+    parser.add_argument("--pdf", metavar="FOLDER", help="the same as PDF")
     parser.set_defaults(run=run)

@@ -7,7 +7,7 @@
 #include "_plugin/done.h"
 #include "_plugin/steps.h"
 
-enum { DIMS = 33, TEXT = 1024, SUFFIX = 96 }; /* SUFFIX: what a name gets besides */
+enum { DIMS = 33, TEXT = STEPS_TEXT, SUFFIX = 96 }; /* SUFFIX: what a name gets besides */
 
 typedef struct job job;
 typedef struct {
@@ -109,7 +109,7 @@ static void end(job *j) {
 }
 
 static void give_up_step(const job *failing) {
-  for (step_entry *e = steps_fail(&failing->entry), *next; e; e = next) {
+  for (step_entry *e = steps_fail(&failing->entry, failing->text), *next; e; e = next) {
     next = e->next;
     job *j = (job *)(void *)e;
     j->told = true;
@@ -270,6 +270,7 @@ static lwcc_request *make_requests(job *j, const kernel *k, int64_t failures) {
                                  .splits = j->splits,
                                  .prescale = k->prescale,
                                  .postscale = k->postscale,
+                                 .algorithm = k->algorithm,
                                  .allocate = late(k->collective) ? allocate : NULL,
                                  .user = p};
     void *out = p->out ? tf.TF_TensorData(p->out) : NULL, *in = p->in ? tf.TF_TensorData(p->in) : out;
@@ -305,12 +306,11 @@ static void end_now(job *j) {
 
 /* Submit and return; part_done does the rest. */
 static void start(job *j, const kernel *k) {
-  int64_t failures = steps_enter(&j->entry);
+  char why[TEXT] = "lwcc: no memory for a request";
+  int64_t failures = steps_enter(&j->entry, why);
   lwcc_request *requests = failures < 0 ? NULL : make_requests(j, k, failures);
   if (!requests) {
-    fail(j, failures < 0 ? LWCC_ERR_MISMATCH : LWCC_ERR_SYSTEM,
-         failures < 0 ? "this step has failed: the ranks disagree about another tensor"
-                      : "lwcc: no memory for a request");
+    fail(j, failures < 0 ? LWCC_ERR_MISMATCH : LWCC_ERR_SYSTEM, why);
     if (failures < 0 || steps_leave(&j->entry)) tell(j);
     let_go(j);
     return;

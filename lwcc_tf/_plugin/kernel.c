@@ -55,6 +55,8 @@ static kernel *read_attributes(TF_OpKernelConstruction *construction, TF_Status 
   k->root = (int32_t)attribute(construction, "root", st);
   k->set = (int32_t)attribute(construction, "process_set", st);
   k->blocking = attribute(construction, "blocking", st) != 0;
+  if (tf.TF_GetCode(st) == TF_OK) /* one that is too long is cut, and then unknown */
+    tf.TF_OpKernelConstruction_GetAttrString(construction, "algorithm", k->algorithm, sizeof k->algorithm - 1, st);
   k->prescale = factor(construction, "prescale_bits", st);
   k->postscale = factor(construction, "postscale_bits", st);
   if (attribute(construction, "numbered", st)) {

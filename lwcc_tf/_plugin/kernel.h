@@ -10,6 +10,7 @@ typedef struct {
   bool blocking; /* the caller waits for this op alone: no other thread is needed */
   double prescale, postscale;
   call_counter *counter; /* numbers the calls of this name; NULL: the name alone is enough */
+  char algorithm[64];    /* the core's name of it; empty: the set's, or selected */
   size_t name_nbytes;    /* without the end */
   char name[];
 } kernel;

@@ -165,6 +165,7 @@ static const char *const common[] = {"tensor_name: string",
                                      "process_set: int = 0",
                                      "blocking: int = 0",
                                      "numbered: int = 0",
+                                     "algorithm: string = ''",
                                      "prescale_bits: int = 4607182418800017408", /* 1.0 */
                                      "postscale_bits: int = 4607182418800017408"};
 

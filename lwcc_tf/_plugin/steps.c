@@ -2,14 +2,18 @@
 
 #include <pthread.h>
 #include <stddef.h>
+#include <string.h>
 
 enum { SETS = 1024, REMEMBERED = 64 };
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 /* all guarded by mu */
 static step_entry *first;
-static int64_t failures[SETS];     /* by process set; sets that share a place share the count, on every rank alike */
-static int64_t failed[REMEMBERED]; /* the latest steps that failed, a ring */
+static int64_t failures[SETS]; /* by process set; sets that share a place share the count, on every rank alike */
+static struct {
+  int64_t step;
+  char text[STEPS_TEXT];
+} failed[REMEMBERED]; /* the latest steps that failed, a ring */
 static uint64_t nfailed;
 static int32_t under_way, most;
 
@@ -17,11 +21,12 @@ static int64_t *failures_of(int32_t set) {
   return &failures[(uint32_t)set % SETS];
 }
 
-static bool has_failed(int64_t step) {
+/* The text of a step that has failed, or NULL. */
+static const char *failure_of(int64_t step) {
   uint64_t n = nfailed < REMEMBERED ? nfailed : REMEMBERED;
   for (uint64_t i = 0; i < n; i++)
-    if (failed[i] == step) return true;
-  return false;
+    if (failed[i].step == step) return failed[i].text;
+  return NULL;
 }
 
 static void unlink_entry(step_entry *e) {
@@ -32,10 +37,13 @@ static void unlink_entry(step_entry *e) {
   under_way--;
 }
 
-int64_t steps_enter(step_entry *e) {
+int64_t steps_enter(step_entry *e, char *why) {
   pthread_mutex_lock(&mu);
-  int64_t count = has_failed(e->step) ? -1 : *failures_of(e->set);
-  if (count >= 0) {
+  const char *text = failure_of(e->step);
+  int64_t count = text ? -1 : *failures_of(e->set);
+  if (text) {
+    memcpy(why, text, STEPS_TEXT);
+  } else {
     e->listed = true;
     e->prev = NULL;
     e->next = first;
@@ -55,11 +63,12 @@ bool steps_leave(step_entry *e) {
   return mine;
 }
 
-step_entry *steps_fail(const step_entry *e) {
+step_entry *steps_fail(const step_entry *e, const char *text) {
   step_entry *taken = NULL;
   pthread_mutex_lock(&mu);
   ++*failures_of(e->set);
-  failed[nfailed++ % REMEMBERED] = e->step;
+  failed[nfailed % REMEMBERED].step = e->step;
+  memcpy(failed[nfailed++ % REMEMBERED].text, text, STEPS_TEXT);
   for (step_entry *at = first, *next; at; at = next) {
     next = at->next;
     if (at->step != e->step) continue;

@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { STEPS_TEXT = 1024 };
+
 typedef struct step_entry {
   struct step_entry *prev, *next; /* guarded by the lock of steps.c, as the rest */
   int64_t step;
@@ -17,14 +19,14 @@ typedef struct step_entry {
   atomic_int holders; /* who may still look at it: its own end, and steps_fail's caller; the last one frees it */
 } step_entry;
 
-/* Enter a job; returns the failures so far of its process set, or -1 where its step has failed already. Called on: any
- * thread. */
-int64_t steps_enter(step_entry *e);
+/* Enter a job; returns the failures so far of its process set, or -1 where its step has failed already: TensorFlow may
+ * hear of this job before the one that failed, so why[STEPS_TEXT] then gets that one's text. Called on: any thread. */
+int64_t steps_enter(step_entry *e, char *why);
 /* Take a job out; returns whether the caller has to tell TensorFlow. Called on: any thread. */
 bool steps_leave(step_entry *e);
 /* Count a failure of e's set that every rank sees, and take out all jobs of e's step; returns them, linked by next, to
- * be told and let go by the caller, who holds them. Called on: the driving thread. */
-step_entry *steps_fail(const step_entry *e);
+ * be told and let go by the caller, who holds them. text[STEPS_TEXT] is kept. Called on: the driving thread. */
+step_entry *steps_fail(const step_entry *e, const char *text);
 /* The failures so far of a process set. Called on: any thread. */
 int64_t steps_failures(int32_t set);
 /* The largest number of jobs that were under way at one time since the last call. Called on: any thread. */

@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from lwcc.errors import PeerLost as PeerLost
     from lwcc.errors import ShutDown as ShutDown
     from lwcc.errors import Timeout as Timeout
+    from lwcc.inspection import start_timeline as start_timeline
     from lwcc.inspection import stats as stats
+    from lwcc.inspection import stop_timeline as stop_timeline
     from lwcc.joining import join as join
     from lwcc.objects import allgather_object as allgather_object
     from lwcc.objects import broadcast_object as broadcast_object
@@ -75,7 +77,7 @@ _HOME = {
     ),
     "lwcc.collectives": "barrier",
     "lwcc.errors": "LwccError Mismatch PeerLost ShutDown Timeout",
-    "lwcc.inspection": "stats",
+    "lwcc.inspection": "start_timeline stats stop_timeline",
     "lwcc.joining": "join",
     "lwcc.objects": "allgather_object broadcast_object",
     "lwcc.ops": "Adasum Average Max Min Product Sum",
@@ -84,7 +86,10 @@ _HOME = {
     "lwcc_tf.keras.optimizer": "DistributedOptimizer PartialDistributedOptimizer",
 }
 _WHERE = {name: module for module, names in _HOME.items() for name in names.split()}
-_NOT_HERE = "elastic broadcast_global_variables start_timeline stop_timeline"
+_INSTEAD = {
+    "broadcast_global_variables": "a function of TensorFlow 1; list callbacks.BroadcastGlobalVariablesCallback(0)",
+    "elastic": "not here; the ranks of a job are fixed: save checkpoints and start again",
+}
 
 __all__ = sorted([*_WHERE, "Compression", "HorovodInternalError", "callbacks"])
 
@@ -96,8 +101,8 @@ def _find(name: str) -> Any:
         return importlib.import_module("lwcc_tf.keras.backend").compression()
     if name == "HorovodInternalError":
         return importlib.import_module("lwcc.errors").LwccError
-    if name in _NOT_HERE.split():
-        raise AttributeError(f"lwcc_tf.keras has no {name}; the rest of Horovod's interface for Keras is here")
+    if name in _INSTEAD:
+        raise AttributeError(f"lwcc_tf.keras has no {name}: it is {_INSTEAD[name]}")
     if name not in _WHERE:
         raise AttributeError(f"module 'lwcc_tf.keras' has no attribute {name!r}")
     return getattr(importlib.import_module(_WHERE[name]), name)

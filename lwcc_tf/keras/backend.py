@@ -1,20 +1,30 @@
-"""Which framework Keras stands on."""
+"""Which Keras a program uses, and which framework that stands on."""
 
 from __future__ import annotations
 
 import importlib
+import os
+import sys
+from functools import cache
 from typing import Any
 
 
-def name() -> str:
-    """Return the name of Keras's backend."""
-    import keras
+@cache
+def keras_module() -> Any:
+    """Return the program's Keras: tf_keras where TF_USE_LEGACY_KERAS asks for it or only it is imported, or keras."""
+    wanted = os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
+    alone = "tf_keras" in sys.modules and "keras" not in sys.modules
+    return importlib.import_module("tf_keras" if wanted or alone else "keras")
 
-    return str(keras.backend.backend())
+
+def name() -> str:
+    """Return the name of the framework."""
+    keras = keras_module()
+    return "tensorflow" if keras.__name__ == "tf_keras" else str(keras.backend.backend())
 
 
 def load() -> Any:
-    """Return our module for Keras's backend.
+    """Return our module for the framework.
 
     Raises:
         NotImplementedError: there is none.
@@ -26,5 +36,5 @@ def load() -> Any:
 
 
 def compression() -> Any:
-    """Return the class `Compression` for Keras's backend."""
+    """Return the class `Compression` for the framework."""
     return importlib.import_module("lwcc_torch" if name() == "torch" else "lwcc_tf").Compression

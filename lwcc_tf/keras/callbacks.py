@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
-import keras
 import numpy as np
 
 import lwcc
 from lwcc import context, journal
 from lwcc_tf.keras import backend
+
+if TYPE_CHECKING:
+    import keras
+else:
+    keras = backend.keras_module()
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc, unused-ignore]
@@ -29,7 +33,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         optimizer = getattr(self.model, "optimizer", None)
         found = list(self.model.variables)
         if optimizer is not None and getattr(optimizer, "built", True):
-            found += optimizer.variables
+            found += optimizer.variables() if callable(optimizer.variables) else optimizer.variables
         fresh = {id(v): v for v in found if id(v) not in self._known and id(v) not in self.local_variables}
         self._known.update(fresh)
         if fresh:
@@ -108,7 +112,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
     def on_epoch_end(self, epoch: int, logs: Optional[dict[str, Any]] = None) -> None:
         """Report the rate among the metrics."""
         if logs is not None:
-            logs["lr"] = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
+            logs["lr"] = float(np.asarray(self.model.optimizer.learning_rate))
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):

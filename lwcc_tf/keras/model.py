@@ -8,6 +8,7 @@ from typing import Any, Optional
 import numpy as np
 
 import lwcc
+from lwcc_tf.keras import backend
 from lwcc_tf.keras.optimizer import DistributedOptimizer
 
 
@@ -15,7 +16,7 @@ def load_model(
     filepath: Any, custom_optimizers: Optional[Iterable[Any]] = None, custom_objects: Optional[dict[str, Any]] = None,
     compression: Any = None, legacy_opts: bool = False,
 ) -> Any:  # fmt: skip
-    """Load a model with `keras.models.load_model` and distribute its optimizer.
+    """Load a model with Keras's `models.load_model` and distribute its optimizer.
 
     Args:
         filepath: what Keras loads from.
@@ -24,10 +25,8 @@ def load_model(
         compression: as for `DistributedOptimizer`.
         legacy_opts: accepted for compatibility.
     """
-    import keras
-
     known = {cls.__name__: cls for cls in custom_optimizers or ()}
-    model = keras.models.load_model(filepath, custom_objects={**known, **(custom_objects or {})})
+    model = backend.keras_module().models.load_model(filepath, custom_objects={**known, **(custom_objects or {})})
     if getattr(model, "optimizer", None) is not None:
         model.optimizer = DistributedOptimizer(model.optimizer, compression=compression)
     return model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import itertools
 import warnings
 from collections.abc import Iterable
@@ -14,6 +15,7 @@ from lwcc_tf.keras import backend
 from lwcc_tf.options import Groups, Options, key
 
 if TYPE_CHECKING:
+    from lwcc.authoring import Choice
     from lwcc.process_sets import ProcessSet
 
 _numbers = itertools.count()
@@ -30,6 +32,11 @@ class _State:
 
 class Distributed:
     """What `DistributedOptimizer` adds to an optimizer's class. All other methods are those of that class."""
+
+    @classmethod
+    def from_config(cls, *args: Any, **kwargs: Any) -> Any:
+        """Return an optimizer of the given one's class, not distributed: its configuration is of that."""
+        return cls.__bases__[1].from_config(*args, **kwargs)  # type: ignore[attr-defined]
 
     def register_local_var(self, variable: Any) -> None:
         """Keep the gradient of this variable on its rank, scaled by 1 / ranks (see `scale_local_gradients`)."""
@@ -84,7 +91,7 @@ def _distributed(kind: Any) -> Any:
     It has the name of the given class: that is what Keras writes when it saves the optimizer.
     """
     bases = (_Keras3 if hasattr(kind, "apply") else _Keras2, kind)
-    return type(kind.__name__, bases, {"__module__": kind.__module__, "__qualname__": kind.__qualname__})
+    return type(kind)(kind.__name__, bases, {"__module__": kind.__module__, "__qualname__": kind.__qualname__})
 
 
 def _prepare(model: Any) -> None:
@@ -106,10 +113,8 @@ def _prepare(model: Any) -> None:
 
 
 @functools.cache
-def _watch_models() -> None:
-    """Have Keras call `_prepare` before it makes the training function of a model."""
-    import keras
-
+def _watch_models(keras: Any) -> None:
+    """Have a Keras call `_prepare` before it makes the training function of a model."""
     make = keras.Model.make_train_function
 
     @functools.wraps(make)
@@ -118,6 +123,12 @@ def _watch_models() -> None:
         return make(self, *args, **kwargs)
 
     keras.Model.make_train_function = make_train_function
+
+
+def _home(kind: Any) -> Any:
+    """Return the Keras that an optimizer's class is of."""
+    roots = [base.__module__.partition(".")[0] for base in kind.__mro__]
+    return importlib.import_module("tf_keras" if "tf_keras" in roots else "keras")
 
 
 @functools.cache
@@ -134,7 +145,7 @@ def DistributedOptimizer(
     compression: Any = None, *, sparse_as_dense: bool = False, gradient_predivide_factor: float = 1.0,
     op: int = Op.AVERAGE, backward_passes_per_step: int = 1, average_aggregated_gradients: bool = False,
     num_groups: int = 0, groups: Groups = None, process_set: Optional[ProcessSet] = None,
-    scale_local_gradients: bool = True, use_locking: bool = False,
+    scale_local_gradients: bool = True, use_locking: bool = False, algorithm: Optional[Choice] = None,
 ) -> Any:  # fmt: skip
     """Return an optimizer of a subclass of the given one's class that steps on gradients reduced over the ranks.
 
@@ -158,6 +169,7 @@ def DistributedOptimizer(
         process_set: the ranks that take part.
         scale_local_gradients: scale the gradients of variables registered as local by 1 / ranks.
         use_locking: as `name`.
+        algorithm: what reduces dense gradients, see `lwcc.allreduce`; default what the set uses (`lwcc.use`).
 
     Raises:
         TypeError: no optimizer of Keras.
@@ -177,10 +189,10 @@ def DistributedOptimizer(
         warnings.warn("num_groups is deprecated, use groups", DeprecationWarning, stacklevel=2)
     wanted = groups if groups is not None else num_groups
     options = Options(
-        compression, sparse_as_dense, op, gradient_predivide_factor, wanted, process_set, scale_local_gradients
-    )
-    if hasattr(kind, "apply"):
-        _watch_models()
+        compression, sparse_as_dense, op, gradient_predivide_factor, wanted, process_set, scale_local_gradients,
+        algorithm,
+    )  # fmt: skip
+    _watch_models(_home(kind))
     made: Any = object.__new__(_distributed(kind))
     object.__setattr__(made, "__dict__", optimizer.__dict__)  # past Keras, which tracks what is set
     made.__dict__["_lwcc"] = _State(options.checked(), backward_passes_per_step, average_aggregated_gradients)

@@ -37,9 +37,11 @@ class Reducer:
         if not sent:
             return out
         before, after = (1 / o.predivide, o.predivide) if o.predivide != 1.0 else (1.0, 1.0)
+        extra: dict[str, Any] = {} if o.algorithm is None else {"algorithm": o.algorithm}
         reduced = lwcc_torch.grouped_allreduce(
             [out[i].detach().contiguous() for i in sent], None, self.name, o.compression or lwcc_torch.Compression.none,
             o.op, prescale_factor=before, postscale_factor=after, process_set=o.process_set,
+            **extra,
         )  # fmt: skip
         for i, grad in zip(sent, reduced):
             out[i] = grad

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import torch
 import torch.distributed as dist
 
 from lwcc import ops as core
+from lwcc.ops import Op
 from lwcc_torch.c10d import calls, gloo, world
 from lwcc_torch.c10d.barrier import MonitoredBarrier
 from lwcc_torch.c10d.calls import Tensors
@@ -21,6 +22,9 @@ from lwcc_torch.c10d.exchange import Exchange
 from lwcc_torch.c10d.pieces import Piece, Settle, joined, piece, place, same_count, scratch, spread
 from lwcc_torch.c10d.requests import Requests, Wanted
 from lwcc_torch.c10d.work import Completer, LwccWork
+
+if TYPE_CHECKING:
+    from lwcc.authoring import Choice
 
 _LABEL_LIMIT = 300
 
@@ -51,6 +55,7 @@ class LwccGroup(_ProcessGroup):  # type: ignore[misc]
         self._completer = Completer()
         self._barrier = MonitoredBarrier(options.store, self._members.ranks, self._index)
         self._gloo = gloo.backend(options)
+        self._lines = [gloo.Line() for _ in range(self._count)]
         self._alive = True
         self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, self._gloo)
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
@@ -107,21 +112,23 @@ class LwccGroup(_ProcessGroup):  # type: ignore[misc]
         """Reduce the tensor in place."""
         tensor, kind = calls.one(tensors, "all_reduce"), calls.reduction(opts)
         if _for_gloo(kind, [tensor]):
-            return self._gloo.allreduce([tensor], gloo.as_options(dist.AllreduceOptions, opts))
+            options = gloo.as_options(dist.AllreduceOptions, opts)
+            return gloo.run(lambda: self._gloo.allreduce([tensor], options))
         return self._reduce_in_place([tensor], "all_reduce", kind, opts, timeout=timeout)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Any:
         """Reduce each tensor in place."""
         kind = calls.reduction(opts)
         if _for_gloo(kind, tensors):
-            return self._gloo.allreduce_coalesced(tensors, gloo.as_options(dist.AllreduceCoalescedOptions, opts))
+            options = gloo.as_options(dist.AllreduceCoalescedOptions, opts)
+            return gloo.run(lambda: self._gloo.allreduce_coalesced(tensors, options))
         return self._reduce_in_place(tensors, "all_reduce_coalesced", kind, opts)
 
     def reduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: Optional[timedelta] = None) -> Any:
         """Reduce the tensor in place on the root; those of the other ranks stay."""
         tensor, kind = calls.one(tensors, "reduce"), calls.reduction(opts if op is None else op)
         if _for_gloo(kind, [tensor]):
-            return self._gloo.reduce([tensor], opts)
+            return gloo.run(lambda: self._gloo.reduce([tensor], opts))
         if calls.root(opts) == self._index:
             return self._reduce_in_place([tensor], "reduce", kind, opts, timeout=timeout)
         source = piece(tensor, "reduce", moved=False)
@@ -138,6 +145,12 @@ class LwccGroup(_ProcessGroup):  # type: ignore[misc]
             keep.append(target)
             settles += after
         return self._start(wanted, keep, list(tensors), opts, timeout=timeout, settles=settles)
+
+    def reduce_by(self, tensor: torch.Tensor, op: Op, algorithm: Optional[Choice]) -> LwccWork:
+        """Reduce the tensor in place by an algorithm: beside torch's methods, for `comm_hook`."""
+        target = piece(tensor, "all_reduce", moved=False)
+        wanted = _reducing(target, target, calls.Reduction(op))._replace(algorithm=algorithm)
+        return self._start([wanted], target, [tensor], None)
 
     def _reduce_scatter_base(self, output: Any, input: Any, opts: Any = None) -> Any:
         """Reduce `input`, of as many parts as there are ranks, and leave this rank's part in `output`."""
@@ -305,15 +318,15 @@ class LwccGroup(_ProcessGroup):  # type: ignore[misc]
 
     def send(self, tensors: Tensors, dst: int, tag: int) -> Any:
         """Send the tensor to a rank."""
-        return self._gloo.send(tensors, dst, tag)
+        return self._lines[dst].run(lambda: self._gloo.send(tensors, dst, tag))
 
     def recv(self, tensors: Tensors, src: int, tag: int) -> Any:
         """Receive a tensor from a rank."""
-        return self._gloo.recv(tensors, src, tag)
+        return self._lines[src].run(lambda: self._gloo.recv(tensors, src, tag))
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> Any:
         """Receive a tensor from whichever rank sends."""
-        return self._gloo.recv_anysource(tensors, tag)
+        return gloo.run(lambda: self._gloo.recv_anysource(tensors, tag))
 
 
 def _for_gloo(kind: calls.Reduction, tensors: Tensors) -> bool:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from lwcc import ops as core
 from lwcc.ops import Op
+
+if TYPE_CHECKING:
+    from lwcc.authoring import Choice
 
 SLOTS = 1024  # names of a group; they come again, because the core remembers names
 
@@ -28,6 +31,7 @@ class Wanted(NamedTuple):
     root: int = 0
     prescale: float = 1.0
     splits: Optional[tuple[int, ...]] = None
+    algorithm: Optional[Choice] = None
 
 
 class Requests:
@@ -61,7 +65,8 @@ class Requests:
             core.wait(self._latest[slot])
         name = self._names[slot]
         signature = (
-            w.collective, w.shape, w.code, w.op, w.root, self._set_id, w.splits, w.prescale, 1.0, 0, None,
+            w.collective, w.shape, w.code, w.op, w.root, self._set_id, w.splits, w.prescale, 1.0, 0,
+            w.algorithm,
         )  # fmt: skip
         number = self._latest[slot] = core.submit(name, signature, w.pointer_in, w.pointer_out)
         return core.Ticket(number, name, keep, finish)

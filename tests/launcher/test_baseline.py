@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from lwcc.launcher import baseline, measure, mpi
+from lwcc.launcher import baseline, measure, mpi, report
 from lwcc.launcher.args import parse
 from lwcc.launcher.engines import Settings
+from lwcc.launcher.spawn import CannotRun
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,8 @@ def test_the_table_has_a_row_for_each_engine_and_the_ratio() -> None:
 @pytest.mark.parametrize(
     "argv",
     [["--baseline", "nccl"], ["--repeat", "3"], ["--mpi-best", "--baseline", "gloo"],
-     ["--engine", "mpi", "--baseline", "gloo"], ["--engine", "x"]],
+     ["--engine", "mpi", "--baseline", "gloo"], ["--engine", "x"],
+     ["--mpi-settings", "mpi-ucx"]],
 )  # fmt: skip
 def test_senseless_comparisons_are_refused(argv: list[str], capsys: Any) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -82,13 +84,47 @@ def test_senseless_comparisons_are_refused(argv: list[str], capsys: Any) -> None
     assert "lwccrun: error:" in capsys.readouterr().err
 
 
+PARTS = frozenset({"pml/ucx", "coll/xhc", "coll/acoll", "coll/han", "coll/sm", "coll/tuned"})
+
+
 def test_best_settings_differ_from_the_plain_ones() -> None:
     for kind in ("openmpi", "mpich", "intel"):
-        found = mpi.Mpi(kind, kind, "/x/mpirun")
+        found = mpi.Mpi(kind, kind, "/x/mpirun", PARTS)
         for size in (2, 1000):
             plain, best = mpi.plain(found, size), mpi.best(found, size)
             assert best and all(b.text() != plain.text() for b in best), (kind, size)
             assert len({b.name for b in best} | {plain.name}) == len(best) + 1
+            assert len({b.text() for b in best}) == len(best)
+
+
+def test_only_what_the_mpi_has_is_tried() -> None:
+    names = [s.name for s in mpi.best(mpi.Mpi("openmpi", "Open MPI", "/x/mpirun", PARTS), 2)]
+    assert {"mpi-ucx", "mpi-xhc", "mpi-acoll", "mpi-han", "mpi-sm", "mpi-tuned-ring"} <= set(names)
+    fewer = [s.name for s in mpi.best(mpi.Mpi("openmpi", "Open MPI", "/x/mpirun", PARTS - {"coll/xhc"}), 2)]
+    assert [name for name in names if name != "mpi-xhc"] == fewer
+    unknown = mpi.Mpi("openmpi", "Open MPI", "/nowhere/mpirun")  # without its tool ompi_info
+    assert [s.name for s in mpi.best(unknown, 2)] == ["mpi-blocking"]
+    assert mpi.named(unknown, 2, "mpi-blocking").variables == {"LWCC_MPI_CALLS": "blocking"}
+    with pytest.raises(CannotRun, match="mpi-xhc: Open MPI has mpi, mpi-blocking"):
+        mpi.named(unknown, 2, "mpi-xhc")
+
+
+def test_losses_have_the_times_of_their_lines(tmp_path: Path) -> None:
+    (tmp_path / "stdout.times").write_text("0.5\n1.25\n2.0\n")
+    run = measure.Run("lwcc", 0, 1.0)
+    stamps = measure.read_stamps(str(tmp_path / "stdout.log"))
+    measure.read_output(run, "start\nloss 2.0\nloss 1.0\n", stamps)
+    assert run.losses == [2.0, 1.0] and run.loss_at_s == [1.25, 2.0]
+    measure.read_output(run, "start\nloss 2.0\n\n\nloss 1.0\n", stamps)
+    assert run.loss_at_s == [] and measure.read_stamps(str(tmp_path / "none.log")) == []
+
+
+def test_the_cause_is_shown_not_what_followed_from_it() -> None:
+    trace = ["Traceback (most recent call last):", '  File "t.py", line 5, in <module>', "    step()"]
+    mixed = [*trace, "KeyError: 'bad batch'", *trace, "lwcc.errors.ShutDown: rank 1 has left"]
+    assert report._interesting(mixed)[-1] == "KeyError: 'bad batch'"
+    assert report._interesting(mixed[4:])[-1].startswith("lwcc.errors.ShutDown")
+    assert report._interesting([*mixed, *trace, "ValueError: x", "bye"])[-2:] == ["ValueError: x", "bye"]
 
 
 def test_the_command_starts_every_rank_through_the_translator() -> None:

@@ -62,6 +62,14 @@ def test_ranks_that_another_launcher_started_are_refused(openmpi: Any, environme
     assert "not started by this MPI's own launcher" in done.stderr
 
 
+def test_a_script_whose_own_mpi_is_alone_is_warned(openmpi: Any, environment: dict[str, str], tmp_path: Path) -> None:
+    script = tmp_path / "own.py"
+    script.write_text("from mpi4py import MPI\nimport lwcc\nlwcc.init()\nprint('size', MPI.COMM_WORLD.size)\n")
+    done = run([openmpi.python, "-m", "lwcc.launcher", "-np", "2", str(script)], environment)
+    assert done.returncode == 0 and done.stdout.count("size 1") == 2, done.stdout + done.stderr
+    assert done.stderr.count("sees each of the 2 ranks alone") == 1, done.stderr
+
+
 def test_without_mpi4py_the_message_names_the_packages(environment: dict[str, str], tmp_path: Path) -> None:
     script = tmp_path / "blocked.py"
     script.write_text("import sys\nsys.modules['mpi4py'] = None\nimport lwcc\nlwcc.init()\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from lwcc.launcher import net, netrelay
 from lwcc.launcher.net import NetSpec, parse_net
 
 NBYTES = 4 << 20
@@ -43,6 +45,7 @@ def test_what_is_asked_for() -> None:
     )
     assert parse_net("none,nodes=2") == NetSpec(2)
     assert parse_net("2.5gbit").bits_per_s() == 2.5e9
+    assert parse_net("none,delay=1.5ms").delay_ns() == 1_500_000 and parse_net("none,loss=5%").loss_share() == 0.05
     for text in ("", "fast", "1gb", "nodes=0", "nodes=x", "nodes=65", "rate=1gbit,2gbit", "speed=1", "loss=1"):
         with pytest.raises(argparse.ArgumentTypeError):
             parse_net(text)
@@ -75,6 +78,64 @@ def test_each_engine_crosses_the_wire(engine: str, request: Any, environment: di
     assert "2 nodes, 1gbit" in done.stderr and "congestion control" in done.stderr
     moved = crossed(done.stderr)
     assert len(moved) == 4 and all(NBYTES < n < 4 * NBYTES for n in moved), moved
+
+
+LATENCY = """
+import time
+import numpy as np
+import lwcc
+lwcc.init()
+from lwcc import raw
+raw.barrier()
+began = time.monotonic()
+for k in range(20):
+    raw.allreduce(np.ones(4, np.float32))
+if lwcc.rank() == 0:
+    print("took", time.monotonic() - began)
+"""
+
+
+@needs_root
+def test_a_delay_is_crossed_and_lost_frames_come_again(environment: dict[str, str], tmp_path: Path) -> None:
+    script = tmp_path / "latency.py"
+    script.write_text(LATENCY)
+    wanted = "1gbit,delay=3ms,loss=2%"
+    command = [sys.executable, "-m", "lwcc.launcher", "--no-tag", "-np", "2", "--net", wanted, str(script)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert float(done.stdout.split()[1]) >= 18 * 0.003  # every second call waits for a way there and back
+    assert "delay 3ms, loss 2%" in done.stderr
+
+
+def test_the_relay_keeps_order_and_loses_its_share() -> None:
+    source, given = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    target, got = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    for end in (source, given, target, got):
+        end.setblocking(False)
+    delay = netrelay.Delay(given.fileno(), target.fileno(), 1000, 0.25, 7)
+    seen = []
+    for number in range(2000):
+        source.send(number.to_bytes(4, "big"))
+        delay.take()
+        while delay.pass_due() is not None:
+            pass
+        try:
+            seen.append(int.from_bytes(got.recv(9), "big"))
+        except BlockingIOError:
+            continue
+    assert seen == sorted(set(seen)) and 1400 < len(seen) < 1600, len(seen)
+    for end in (source, given, target, got):
+        end.close()
+
+
+def test_the_folder_of_a_dead_launcher_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    monkeypatch.setattr(net.tempfile, "gettempdir", lambda: str(tmp_path))
+    for owner in (ended.pid, os.getpid()):
+        (tmp_path / f"lwcc-net-{owner}-x").mkdir()
+    net._remove_left_over()
+    assert [path.name for path in tmp_path.iterdir()] == [f"lwcc-net-{os.getpid()}-x"]
 
 
 def interfaces() -> str:

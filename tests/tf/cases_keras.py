@@ -26,7 +26,10 @@ import keras, numpy as np, tensorflow as tf
 given, answer = np.load("given.npy"), np.load("answer.npy")
 exported, model = tf.saved_model.load("exported"), keras.models.load_model("model.keras")
 assert np.allclose(exported.serve(given), answer, atol=1e-6) and np.allclose(model(given), answer, atol=1e-6)
+(saved,) = tf.saved_model.load("saved").signatures["serving_default"](tf.constant(given)).values()
+assert np.allclose(saved, answer, atol=1e-6)
 assert type(model.optimizer) is keras.optimizers.SGD and int(model.optimizer.iterations) == 1
+assert model.optimizer.name == "mine" and model.optimizer.momentum == 0.9
 """
 ROWS = 12  # of the whole batch: divides by 1, 2, 3 and 4 ranks
 
@@ -82,7 +85,8 @@ def alone(make: Any = sgd) -> keras.Model:
 
 def case_tapes_match_one_process_on_the_whole_batch(rank: int, size: int) -> None:
     expected = alone()
-    for options in ({}, {"groups": 2}, {"gradient_predivide_factor": 3.0}, {"sparse_as_dense": True}):
+    divided = {"gradient_predivide_factor": 3.0}
+    for options in ({"algorithm": "ring"}, {"groups": 2}, divided, {"sparse_as_dense": True}):
         for eager in (False, True):
             model = net()
             wrap = lambda tape: hvd.DistributedGradientTape(tape, **options)  # noqa: B023, E731
@@ -102,7 +106,8 @@ def case_tapes_match_one_process_on_the_whole_batch(rank: int, size: int) -> Non
 def case_optimizers_match_one_process_on_the_whole_batch(rank: int, size: int) -> None:
     adam = lambda: keras.optimizers.Adam(0.01, clipnorm=0.5)  # noqa: E731
     half = {"compression": hvdk.Compression.fp16}
-    for make, options, tolerance in ((sgd, {}, 2e-5), (adam, {"groups": 1}, 2e-5), (sgd, half, 2e-3)):
+    ring = {"algorithm": "ring"}
+    for make, options, tolerance in ((sgd, ring, 2e-5), (adam, {"groups": 1}, 2e-5), (sgd, half, 2e-3)):
         expected, model = alone(make), net()
         train(model, hvdk.DistributedOptimizer(make(), **options), lambda array: mine(array, rank, size))
         close(model, expected, tolerance)
@@ -264,12 +269,14 @@ def case_models_are_saved_under_their_own_names(rank: int, size: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.keras"
         model = net()
-        model.compile(hvdk.DistributedOptimizer(sgd()), entropy, jit_compile=False)
+        named = keras.optimizers.SGD(0.05, momentum=0.9, name="mine")
+        model.compile(hvdk.DistributedOptimizer(named), entropy, jit_compile=False)
         x, y = (mine(array, rank, size) for array in batch(0))
         model.fit(x, y, verbose=0)
         model.save(path)
         if rank == 0:
             model.export(Path(folder) / "exported", verbose=False)
+            tf.saved_model.save(model, str(Path(folder) / "saved"))
             np.save(Path(folder) / "given.npy", x)
             np.save(Path(folder) / "answer.npy", model(x).numpy())
             command = [sys.executable, "-c", LOAD]
@@ -281,6 +288,8 @@ def case_models_are_saved_under_their_own_names(rank: int, size: int) -> None:
         again.fit(x, y, verbose=0)
         model.fit(x, y, verbose=0)
         close(again, model, 1e-6)
+        copy = type(again.optimizer).from_config(again.optimizer.get_config())
+        assert type(copy) is keras.optimizers.SGD and hvdk.DistributedOptimizer(copy).name == "mine"
         assert int(again.optimizer.iterations) == 2 and again.optimizer.get_config() == model.optimizer.get_config()
     kinds = (
         hvdk.allreduce([float(rank)]),

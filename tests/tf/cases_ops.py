@@ -6,7 +6,9 @@ import numpy as np
 import tensorflow as tf
 from casebook import equal, raises, run
 
+import lwcc
 import lwcc_tf as hvd
+from lwcc_tf import library
 
 FLOATS = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 INTS = (tf.uint8, tf.int8, tf.uint16, tf.int16, tf.uint32, tf.int32, tf.uint64, tf.int64)
@@ -41,6 +43,17 @@ def case_allreduce_averages_and_takes_extremes(rank: int, size: int) -> None:
         got = tf.cast(hvd.allreduce(mine), tf.float64).numpy()
         mean = tf.cast(tf.cast(everybody.sum(0) / size, dtype), tf.float64).numpy()
         assert abs(got - mean).max() <= (0.02 if dtype.size == 2 else 1e-6), dtype
+
+
+def case_every_collective_takes_every_type(rank: int, size: int) -> None:
+    odd, pair = np.arange(size) % 2, np.ones((1, 2), np.int64)
+    for dtype in FLOATS + INTS + (tf.bool, tf.complex64):
+        mine = tf.cast(np.full([size, 2], rank % 2), dtype)
+        assert equal(hvd.broadcast(mine, size - 1), tf.cast(np.full([size, 2], odd[-1]), dtype)), dtype
+        assert equal(hvd.allgather(mine), tf.cast(np.repeat(odd, size)[:, None] * pair, dtype)), dtype
+        assert equal(hvd.alltoall(mine), tf.cast(odd[:, None] * pair, dtype)), dtype
+        for total in (hvd.allreduce(mine, op=hvd.Sum)[:1], hvd.reducescatter(mine, op=hvd.Sum)):  # of bool: or
+            assert equal(total, tf.cast(np.full([1, 2], odd.sum()), dtype)), dtype
 
 
 def case_bool_and_complex_travel(rank: int, size: int) -> None:
@@ -110,8 +123,12 @@ def case_reducescatter_deals_out_rows(rank: int, size: int) -> None:
     rows = whole[first : first + (3 if rank == 0 else 2)]
     assert equal(hvd.reducescatter(mine, op=hvd.Sum), rows)
     assert np.allclose(tf.function(hvd.reducescatter)(mine).numpy(), rows / size)
+    assert equal(hvd.grouped_allreduce(mine, op=hvd.Max)[1], [float(size * 2), float(size * 3)])  # rows are a list too
     pair = hvd.grouped_reducescatter([mine, tf.cast(mine, tf.float64)], op=hvd.Sum)
     assert equal(pair[0], rows) and equal(pair[1], tf.cast(rows, tf.float64))
+    for _ in range(2):  # a known name may come back as another collective's
+        assert equal(hvd.allreduce(mine, op=hvd.Sum, name="again"), whole)
+        assert equal(hvd.reducescatter(mine, op=hvd.Sum, name="again"), rows)
     raises(ValueError, "Average Max", lambda: hvd.reducescatter(mine, op=hvd.Max))
     raises(ValueError, "dimension", lambda: hvd.reducescatter(tf.constant(1.0)))
 
@@ -152,7 +169,59 @@ def case_objects_travel(rank: int, size: int) -> None:
     assert hvd.allgather_object("x" * rank) == ["x" * r for r in range(size)]
     assert hvd.HorovodInternalError is hvd.LwccError and hvd.gloo_built() and not hvd.mpi_enabled()
     assert all(hasattr(hvd, name) for name in hvd.__all__)
-    raises(AttributeError, "lwcc_tf elastic", lambda: hvd.elastic)
+    raises(AttributeError, "no elastic: fixed", lambda: hvd.elastic)
+    hook = raises(AttributeError, "BroadcastGlobalVariablesHook", lambda: hvd.BroadcastGlobalVariablesHook)
+    assert "call broadcast_variables" in str(hook)
+    raises(TypeError, "no optimizer of Keras DistributedGradientTape", lambda: hvd.DistributedOptimizer(
+        tf.compat.v1.train.GradientDescentOptimizer(0.1)))  # fmt: skip
+
+
+def case_graphs_of_tensorflow_1_communicate(rank: int, size: int) -> None:
+    library.asynchronous.cache_clear()
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        helper = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum))
+        total, in_function = hvd.allreduce(tf.constant([1.0]) + rank, op=hvd.Sum), helper(tf.ones([2]))
+        gathered = hvd.allgather(tf.fill([rank + 1], rank))
+        for _ in range(2):
+            found = session.run([total, in_function, gathered, hvd.rank_op()])
+            assert float(found[0][0]) == sum(range(1, size + 1)) and found[1].tolist() == [size] * 2
+            assert found[2].tolist() == [r for r in range(size) for _ in range(r + 1)] and found[3] == rank
+
+
+@lwcc.algorithm("allreduce")
+def my_ring(plan: lwcc.Plan, rank: int, size: int) -> None:
+    for k in plan.rounds(size - 1):
+        plan.send((rank + 1) % size, chunk=rank - k)
+        plan.recv_reduce((rank - 1) % size, chunk=rank - k - 1)
+    for k in plan.rounds(size - 1):
+        plan.send((rank + 1) % size, chunk=rank + 1 - k)
+        plan.recv_copy((rank - 1) % size, chunk=rank - k)
+
+
+def case_a_call_may_name_its_algorithm(rank: int, size: int) -> None:
+    mine = tf.reshape(tf.range(4.0 * size), [2 * size, 2]) + rank
+    calls = (
+        ("ring", lambda way, name: hvd.allreduce(mine, op=hvd.Sum, name=name, algorithm=way)),
+        (my_ring, lambda way, name: hvd.grouped_allreduce([mine, mine], op=hvd.Sum, name=name, algorithm=way)[1]),
+        ("ring", lambda way, name: hvd.allgather(mine, name, algorithm=way)),
+        ("binomial", lambda way, name: hvd.broadcast(mine, size - 1, name, algorithm=way)),
+        ("circulant", lambda way, name: hvd.reducescatter(mine, op=hvd.Sum, name=name, algorithm=way)),
+        ("pairwise", lambda way, name: hvd.alltoall(mine, name=name, algorithm=way)),
+    )
+    for i, (algorithm, call) in enumerate(calls):
+        expected = call(None, f"selected.{i}")
+        assert equal(call(algorithm, f"named.{i}"), expected)
+        assert equal(tf.function(lambda: call(algorithm, f"traced.{i}"))(), expected)  # noqa: B023
+        if size > 1:  # what a rank names is part of what it asks for
+            raises(tf.errors.FailedPreconditionError, f"disagree algorithm {getattr(algorithm, 'name', algorithm)}",
+                   lambda: call(algorithm if rank else None, f"apart.{i}"))  # noqa: B023  # fmt: skip
+        raises(ValueError, "no algorithm 'rung'", lambda: call("rung", "rung"))  # noqa: B023
+    with tf.GradientTape() as tape:
+        tape.watch(mine)
+        total = hvd.allreduce(mine, name="forward", algorithm=my_ring)
+    assert equal(tape.gradient(total, mine), tf.ones_like(mine))
+    sparse = tf.IndexedSlices(mine, tf.range(2 * size), tf.constant([2 * size, 2]))
+    raises(ValueError, "IndexedSlices algorithm=", lambda: hvd.allreduce(sparse, algorithm="ring"))
 
 
 def case_process_sets_work_apart(rank: int, size: int) -> None:
@@ -184,7 +253,25 @@ def case_ranks_that_have_joined_count_no_more(rank: int, size: int) -> None:
         assert np.allclose(tf.convert_to_tensor(hvd.allreduce(mine)).numpy(), mean)
     assert hvd.join() == size - 1
     assert equal(hvd.allreduce(1, op=hvd.Sum), size)
-    raises(RuntimeError, "outside tf.function", lambda: tf.function(hvd.join)())
+
+
+def case_functions_may_join(rank: int, size: int) -> None:
+    @tf.function
+    def epoch(batches: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        total = tf.zeros([2])
+        for _ in tf.range(batches):
+            total += hvd.allreduce(tf.fill([2], float(rank)))
+        total += hvd.allreduce(tf.fill([2], float(rank)), name="outside the loop")
+        last = hvd.join()
+        return total, last, hvd.allreduce(tf.constant(1), op=hvd.Sum, name="after")
+
+    for begin in (0, 1):  # the rounds that rank r takes part in: one more each
+        total, last, after = epoch(tf.constant(begin + rank))
+        assert int(last) == size - 1 and int(after) == size
+        assert hvd.allreduce(1, op=hvd.Sum).numpy() == size  # without a name: counted anew on every rank
+    means = [sum(range(r, size)) / (size - r) for r in range(size)]
+    assert rank or np.allclose(total.numpy(), means[0] * 2), (total, means)
+    raises(tf.errors.InvalidArgumentError, "join jit_compile=False", tf.function(hvd.join, jit_compile=True))
 
 
 def case_outside_a_job_calls_fail_with_advice(rank: int, size: int) -> None:

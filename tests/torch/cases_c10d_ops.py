@@ -209,6 +209,26 @@ def case_point_to_point(rank: int, size: int) -> None:
             dist.send(torch.full((4,), rank + 0.5), 0)
 
 
+def case_an_irecv_does_not_wait_for_its_sender(rank: int, size: int) -> None:
+    """The sender talks to this rank only after others have heard from it."""
+    group = dist.new_group()  # in which no two ranks have talked yet
+    x, mine = torch.zeros(2), torch.full((2,), float(rank))
+    following, before = (rank + 1) % size, (rank - 1) % size
+    if size == 1:
+        return
+    if rank == 0:
+        dist.recv(x, before, group=group)
+        dist.send(mine, following, group=group)
+    else:
+        work = dist.irecv(x, before, group=group) if rank == 1 else None
+        if work is None:
+            dist.recv(x, before, group=group)
+        dist.send(mine, following, group=group)
+        if work is not None:
+            work.wait()
+    assert x.tolist() == [float(before)] * 2
+
+
 def case_barriers(rank: int, size: int) -> None:
     for group, _ in groups():
         for _ in range(3):

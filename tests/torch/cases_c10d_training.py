@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from casebook import run, same_everywhere
+from casebook import raises, run, same_everywhere
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.algorithms.join import Join
@@ -17,6 +17,9 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel as DDP
+
+from lwcc_torch import Compression, Mismatch, Sum
+from lwcc_torch.hooks import comm_hook
 
 STEPS, ROWS = 3, 4
 
@@ -156,6 +159,23 @@ def case_comm_hooks(rank: int, size: int) -> None:
     wrapped.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     train(wrapped, torch.optim.SGD(wrapped.parameters(), lr=0.01), rank, size)
     same_everywhere(model.parameters())
+
+
+def case_the_hook_with_algorithms_and_compression(rank: int, size: int) -> None:
+    for algorithm in ("ring", "recursive_doubling", None):
+        ddp_as_alone(rank, size, lambda m, a=algorithm: m.register_comm_hook(None, comm_hook(algorithm=a)))
+    for compression in (Compression.fp16, Compression.bf16):
+        model = network()
+        expected = alone(model, size)
+        wrapped = DDP(model)
+        wrapped.register_comm_hook(dist.group.WORLD, comm_hook(algorithm="circulant", compression=compression))
+        train(wrapped, torch.optim.Adam(wrapped.parameters(), lr=0.01), rank, size)
+        equal(model, expected, rtol=0.1, atol=0.03)
+        same_everywhere(model.parameters())
+    raises(ValueError, "backend lwcc", lambda: comm_hook()(object(), None))
+    apart = dist.group.WORLD.reduce_by(torch.ones(3), Sum, "ring" if rank else None)
+    raises(Mismatch, "algorithm ring", apart.wait)
+    dist.barrier()
 
 
 def case_zero_redundancy_optimizer(rank: int, size: int) -> None:

@@ -109,6 +109,7 @@ group = dist.new_group([1, 2], timeout=timedelta(seconds=1))
 if rank == 1:
     took = fails(lwcc.Timeout, "", lambda: dist.all_reduce(torch.ones(1), group=group))
     assert 1 <= took < 3, took
+waiting = [] if rank == 2 else [dist.irecv(torch.ones(3), 2)]  # by gloo, which knows no ranks' ends
 meet("ready")
 if rank == 2:
     os.kill(os.getpid(), signal.SIGKILL)
@@ -118,6 +119,8 @@ took = fails(lwcc.PeerLost, "rank 2", pending.wait)
 took += fails(RuntimeError, "rank 2", future.wait)
 assert took < 3, took  # within a second of the death, which may lie behind: this is a bound for a busy machine
 fails(lwcc.PeerLost, "rank 2", lambda: dist.barrier())
+fails(lwcc.PeerLost, "rank 2 SIGKILL", waiting[0].wait)
+fails(lwcc.PeerLost, "rank 2", lambda: dist.send(torch.ones(1), 2))
 print("held: death", flush=True)
 dist.destroy_process_group()
 """

@@ -27,7 +27,8 @@ NOT_BUILT = "nccl_built ddl_built ccl_built cuda_built rocm_built"
 NAMES = {  # name -> what differs; "" where nothing does
     **dict.fromkeys(PLAIN.split(), ""),
     "init": "`comm`: only all ranks; also takes rank, size, rendezvous, secret, timeout",
-    "Adasum": "any number of ranks (binary tree in rank order; Maleki et al., MLSys 2021); dot products in double",
+    "Adasum": "any number of ranks (binary tree in rank order; Maleki et al., MLSys 2021), in double, on slices: sends "
+    "2(p-1)/p of the tensor, keeps one more in memory, multiplies (p+1)/2 times for each element",
     "join": "for every collective and op, with neutral elements; Average divides by the contributing ranks; "
     "`process_set`",
     "sparse_allreduce_async": "the result is a handle for `synchronize`, and can be called as Horovod's",
@@ -38,7 +39,8 @@ NAMES = {  # name -> what differs; "" where nothing does
     "DistributedOptimizer": "also `bucket_bytes`; predivision and sparse_as_dense hold for groups too; a gradient that "
     "some ranks lack counts as zero",
     "SyncBatchNorm": "on CPU; batches of any size, also empty; `process_set`",
-    "start_timeline": "every rank, one pid each; at any time; LWCC_TIMELINE or HOROVOD_TIMELINE start one at init",
+    "start_timeline": "every rank, one pid each; at any time; LWCC_TIMELINE or HOROVOD_TIMELINE start one at init; "
+    "to read it while the job runs take a shared flock",
     "stop_timeline": "ends this rank's part",
     "elastic.run": "a lost rank ends it (after going back to the last commit); `Mismatch` is never retried",
     "elastic.TorchState": "",
@@ -78,6 +80,8 @@ FAULTS = {
     "mixed precision recipes stall or refuse (3160, 3181, 3350)": ("case_mixed_precision_recipes_train_and_skip_alike"),
     "process sets wait for one another (3324)": "test_sets.c",
     "memory grows with every step (1501, 602)": "case_memory_is_flat_for_unnamed_collectives",
+    "a refused group leaves its names or numbers behind": "case_a_refused_group_leaves_nothing_behind",
+    "a sparse allreduce hangs unless it is waited for in order (2961, 2965)": "case_a_sparse_handle_is_also_a_function",
     "an elastic sampler loses what was processed (3143)": "case_elastic_sampler_leaves_out_what_was_processed",
     "a fused bucket changes while it is in use (1282)": "test_negotiate.c",
 }
@@ -140,6 +144,8 @@ def page() -> str:
                 f"| {report} | `{home(test)}`{'' if test.endswith('.c') else ': ' + test} |"
                 for report, test in FAULTS.items()
             ),
+            "",
+            "All collectives and `DistributedOptimizer` also take `algorithm=` (see `lwcc.use`).",
             "",
             "An argument error of one's own is a ValueError from the call; what ranks disagree about is a `Mismatch`",
             "on every rank (a RuntimeError, as all of `LwccError`), and the job goes on.",

@@ -43,7 +43,7 @@ int lwcc_time_loop(const lwcc_loop *b, double *seconds_out) {
   if (b->dtype < 0 || b->dtype >= LWCC_DTYPES)
     return os_fail(LWCC_ERR_INVALID, "lwcc_time_loop: dtype %d is unknown", b->dtype);
   for (int64_t i = 0; i < b->iterations; i++) {
-    TRY(lwcc_raw_barrier(0));
+    TRY(raw_meet());
     uint64_t began = clock_ns();
     TRY(run_once(b));
     seconds_out[i] = (double)(clock_ns() - began) * (b->collective == LWCC_TIME_P2P ? 0.5e-9 : 1e-9);

@@ -9,4 +9,7 @@ engine *ctx_engine(void);
 engine *ctx_member(int set, pset **set_out);
 /* Fails with the engine's failure if the job is over. */
 int ctx_alive(const engine *e);
+/* A barrier of all ranks in our own shared memory, whatever the engine, so that every engine's calls are timed from the
+ * same start; by the engine where there is no such memory. Any thread. */
+int raw_meet(void);
 #endif

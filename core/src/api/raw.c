@@ -54,13 +54,7 @@ static int run_blocking(engine *e, pset *ps, const coll_args *a, const char *nam
   return st;
 }
 
-static int run(const coll_args *a, int set) {
-  pset *ps;
-  engine *e = ctx_member(set, &ps);
-  if (!e) return ps ? LWCC_ERR_INVALID : lwcc_initialized() ? LWCC_ERR_INVALID : LWCC_ERR_SHUTDOWN;
-  const char *name = ps->chosen[a->collective];
-  if (ps->raw.blocking) return run_blocking(e, ps, a, name);
-  if (!ps->raw_shm || (name && strcmp(name, "shm") != 0)) return raw_run(e, ps, a, name);
+static int run_shared(engine *e, pset *ps, const coll_args *a) {
   TRY(ctx_alive(e));
   watch w = {.e = e, .ps = ps};
   while (atomic_exchange_explicit(&ps->raw_lock, 1, memory_order_acquire)) sched_yield(); /* pairs with the release */
@@ -68,6 +62,16 @@ static int run(const coll_args *a, int set) {
   int st = shm_run(ps->raw_shm, a, aborted, &w);
   atomic_store_explicit(&ps->raw_lock, 0, memory_order_release);
   return st < 0 ? aborted(&w) < 0 ? st : os_fail(st, "raw collective ended: %s", os_error()) : st;
+}
+
+static int run(const coll_args *a, int set) {
+  pset *ps;
+  engine *e = ctx_member(set, &ps);
+  if (!e) return ps ? LWCC_ERR_INVALID : lwcc_initialized() ? LWCC_ERR_INVALID : LWCC_ERR_SHUTDOWN;
+  const char *name = ps->chosen[a->collective];
+  if (ps->raw.blocking) return run_blocking(e, ps, a, name);
+  if (!ps->raw.shm || (name && strcmp(name, "shm") != 0)) return raw_run(e, ps, a, name);
+  return run_shared(e, ps, a);
 }
 
 /* ---- arguments ---- */
@@ -143,4 +147,11 @@ int lwcc_raw_alltoall(const void *input, void *output, int64_t count, int32_t dt
 int lwcc_raw_barrier(int32_t set) {
   coll_args a = arguments(LWCC_BARRIER, NULL, NULL, 0, LWCC_UINT8);
   return run(&a, set);
+}
+
+int raw_meet(void) {
+  pset *ps;
+  engine *e = ctx_member(0, &ps);
+  coll_args a = arguments(LWCC_BARRIER, NULL, NULL, 0, LWCC_UINT8);
+  return e && ps->raw_shm ? run_shared(e, ps, &a) : run(&a, 0);
 }

@@ -101,19 +101,19 @@ static int open_teams(engine *e, pset *ps, void *area) {
   ps->raw = ps->named;
   ps->raw.cls = LINK_RAW;
   TRY(open_foreign(e, ps));
-  if (ps->named.engine != LWCC_ENGINE_OWN) return LWCC_OK;
   if (!area || ps->me < 0) return LWCC_OK;
+  bool own = ps->named.engine == LWCC_ENGINE_OWN; /* another engine's benchmark starts each call from our barrier */
   TRY(make_reach(e, ps));
   shm_reach reach = {.arg = ps->reach,
                      .find = reach_find,
                      .map = reach_map,
                      .peek = node_peeks(e->nd) ? reach_peek : NULL,
                      .ring = reach_ring};
-  TRY(shm_team_open(area, ps->size, ps->me, e->cores, &reach, &ps->named_shm));
+  if (own) TRY(shm_team_open(area, ps->size, ps->me, e->cores, &reach, &ps->named_shm));
   reach.ring = NULL; /* a raw call is waited for by its caller, on the area's own bell */
   TRY(shm_team_open((char *)area + shm_area_bytes(ps->size), ps->size, ps->me, e->cores, &reach, &ps->raw_shm));
   ps->named.shm = ps->named_shm;
-  ps->raw.shm = ps->raw_shm;
+  ps->raw.shm = own ? ps->raw_shm : NULL;
   return LWCC_OK;
 }
 

@@ -97,31 +97,12 @@ static int args_reducescatter(pset *ps, request *r, coll_args *a) {
   return output_room(r, ps->counts[ps->me] * coll_dtype_bytes(a->dtype));
 }
 
-/* Adasum: gather all tensors, then every rank combines them alike. Dot products are of whole tensors. */
-static int args_adasum(pset *ps, bucket *b, coll_args *a) {
-  size_t one = a->count * coll_dtype_bytes(a->dtype), nbytes;
-  if (!mem_mul(one, (size_t)ps->size, &nbytes) || posix_memalign(&b->gathered, 64, nbytes ? nbytes : 1) != 0) {
-    b->gathered = NULL;
-    return os_fail(LWCC_ERR_SYSTEM, "\"%s\": no memory for %d times %zu bytes", b->members[0].r->name, ps->size, one);
-  }
-  a->collective = LWCC_ALLGATHER;
-  a->op = LWCC_SUM;
-  a->out = b->gathered;
-  a->prescale = a->postscale = 1.0;
-  for (int i = 0; i < ps->size; i++) ps->counts[i] = a->count;
-  a->counts = ps->counts;
+/* Adasum: several collectives, one after the other. */
+static int args_adasum(const pset *ps, bucket *b, coll_args *a) {
+  if (a->count == 0) return LWCC_OK;
+  TRY(adasum_create(a, ps->me, ps->size, &b->adaptive));
+  adasum_next(b->adaptive, a);
   return LWCC_OK;
-}
-
-static int combine(const pset *ps, const bucket *b) {
-  const request *r = b->members[0].r;
-  const signature *s = &r->sig;
-  const coll_args a = {.dtype = s->dtype,
-                       .out = r->output,
-                       .count = signature_count(s),
-                       .prescale = s->prescale,
-                       .postscale = s->postscale};
-  return adasum_combine(&a, b->gathered, ps->size);
 }
 
 /* What every member of a bucket has before it runs. */
@@ -234,12 +215,11 @@ static void count_end(engine *e, exec_op **op) {
 static void finish(engine *e, pset *ps, int status) {
   char text[TEXT_CAP];
   bucket *b = pop(ps);
-  if (status >= 0 && b->gathered) status = combine(ps, b);
   os_copy_text(text, sizeof text, status < 0 ? os_error() : "");
   if (status >= 0 && b->packed) fuse_unpack(ps, b);
   count_end(e, &ps->op);
   finish_members(e, b, status, text);
-  free(b->gathered);
+  free(b->adaptive);
   free(b);
 }
 
@@ -254,6 +234,25 @@ static int lost_member(const pset *ps) {
                  atomic_load(&ps->left));
 }
 
+/* Begin a collective of the first bucket, unless preparing it has failed. */
+static void begin(engine *e, pset *ps, int st, const coll_args *a) {
+  const bucket *b = ps->lane;
+  const char *algorithm = b->members[0].r->sig.algorithm;
+  ps->tag++;
+  if (st >= 0)
+    st = exec_start(&ps->named, a, algorithm[0] && !b->adaptive ? algorithm : NULL, pset_tag(ps, ps->tag), &ps->op);
+  if (st >= 0) {
+    ps->op_moved = true;
+    count_start(e);
+    return;
+  }
+  ps->op = NULL;
+  if (st == LWCC_ERR_SYSTEM)
+    fail_job(e, st); /* of this rank alone: the others have begun, and would wait for it */
+  else
+    finish(e, ps, st);
+}
+
 static void start(engine *e, pset *ps) {
   coll_args a;
   if (ps->broken) {
@@ -261,28 +260,22 @@ static void start(engine *e, pset *ps) {
     return;
   }
   bucket *b = ps->lane;
-  const char *algorithm = b->members[0].r->sig.algorithm;
   int st = prepare(e, ps, b, &a);
   if (ps->lane != b) return; /* the job failed while prepare waited for the peers' memory: b is gone */
   e->stats.buckets++;
-  ps->tag++;
   if (e->trace) b->began_ns = clock_ns();
-  if (st >= 0 && nothing_to_move(ps, b, &a)) {
+  if (st >= 0 && !b->adaptive && nothing_to_move(ps, b, &a))
     finish(e, ps, LWCC_OK);
-    return;
-  }
-  if (st >= 0)
-    st = exec_start(&ps->named, &a, algorithm[0] && !b->gathered ? algorithm : NULL, pset_tag(ps, ps->tag), &ps->op);
-  if (st < 0) {
-    ps->op = NULL;
-    if (st == LWCC_ERR_SYSTEM)
-      fail_job(e, st); /* of this rank alone: the others have begun, and would wait for it */
-    else
-      finish(e, ps, st);
-    return;
-  }
-  ps->op_moved = true;
-  count_start(e);
+  else
+    begin(e, ps, st, &a);
+}
+
+static bool goes_on(engine *e, pset *ps) {
+  coll_args a;
+  if (!ps->lane->adaptive || !adasum_next(ps->lane->adaptive, &a)) return false;
+  count_end(e, &ps->op);
+  begin(e, ps, LWCC_OK, &a);
+  return true;
 }
 
 /* A member that has left cannot help any more; what it had to do it mostly did before. */
@@ -309,7 +302,7 @@ bool lane_turn(engine *e, pset *ps) {
     fail_job(e, st);
     return true;
   }
-  finish(e, ps, st);
+  if (st < 0 || !goes_on(e, ps)) finish(e, ps, st);
   return true;
 }
 
@@ -321,7 +314,7 @@ void lane_abandon(engine *e, pset *ps) {
       cached_unuse(b->members[i].answer);
       stand_in_free(b->members[i].r);
     }
-    free(b->gathered);
+    free(b->adaptive);
     free(b);
   }
 }

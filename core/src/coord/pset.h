@@ -23,9 +23,9 @@ typedef struct cached {
 typedef struct bucket {
   struct bucket *next;
   int n;
-  bool packed;       /* in the fusion buffer */
-  uint64_t began_ns; /* 0: it has not */
-  void *gathered;    /* owned: Adasum: every rank's tensor; else NULL */
+  bool packed;             /* in the fusion buffer */
+  uint64_t began_ns;       /* 0: it has not */
+  struct adasum *adaptive; /* owned: of op Adasum; else NULL */
   struct {
     request *r;
     cached *answer;

@@ -1,5 +1,6 @@
 /* What every request did and when, as Chrome's JSON (chrome://tracing, Perfetto): one file for all ranks of a host, one
- * pid a rank, a thread per process set. The file is whole JSON after every event, whoever dies. Driving thread only. */
+ * pid a rank, a thread per process set. The file is whole JSON after every event, whoever dies; who reads it while the
+ * job runs takes a shared flock for that, as the kernel shows a write page by page. Driving thread only. */
 #ifndef COORD_TIMELINE_H
 #define COORD_TIMELINE_H
 #include "coord/queue.h"

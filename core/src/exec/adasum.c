@@ -8,6 +8,18 @@
 #include "os/mem.h"
 #include "os/status.h"
 
+enum { BLOCK = 256, LANES = 8 }; /* elements of a term that are worked on at a time, and side by side */
+
+struct adasum {
+  int stage, dtype, me, n;
+  double scale;
+  size_t count;           /* of my slice */
+  size_t *lengths, *mine; /* [n] of the slices that I send, and of those that I get */
+  char *slices;           /* [n][count] of dtype: everybody's terms for my slice; in the end the result's */
+  double *products, *weights, *blocks; /* [n * (n + 1) / 2] of terms i >= j; [n]; [n][BLOCK] */
+  coll_args whole;
+};
+
 bool adasum_serves(int dtype) {
   return dtype >= LWCC_FLOAT16 && dtype <= LWCC_FLOAT64;
 }
@@ -47,68 +59,133 @@ static uint16_t store_bf16(float x) {
   return isnan(x) ? 0x7fc0 : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-static void widen(int dtype, float *dst, const void *src, size_t n) {
-  const uint16_t *halves = src;
-  if (dtype == LWCC_FLOAT32) memcpy(dst, src, n * sizeof *dst);
-  for (size_t i = 0; dtype == LWCC_FLOAT16 && i < n; i++) dst[i] = load_f16(halves[i]);
-  for (size_t i = 0; dtype == LWCC_BFLOAT16 && i < n; i++) dst[i] = of_bits((uint32_t)halves[i] << 16);
-}
-
-static void put(int dtype, void *dst, const float *src, size_t n, double scale) {
-  float s = (float)scale, *floats = dst;
-  uint16_t *halves = dst;
-  for (size_t i = 0; dtype == LWCC_FLOAT32 && i < n; i++) floats[i] = src[i] * s;
-  for (size_t i = 0; dtype == LWCC_FLOAT16 && i < n; i++) halves[i] = store_f16(src[i] * s);
-  for (size_t i = 0; dtype == LWCC_BFLOAT16 && i < n; i++) halves[i] = store_bf16(src[i] * s);
-}
-
-/* What a and b are multiplied by: 1 where one of them is zero. */
-static void factors(double dot, double aa, double bb, double *fa, double *fb) {
-  *fa = aa > 0 ? 1 - dot / (2 * aa) : 1;
-  *fb = bb > 0 ? 1 - dot / (2 * bb) : 1;
-}
-
-/* a = adaptive sum of a and b */
-static void pair32(float *a, const float *b, size_t n) {
-  double dot = 0, aa = 0, bb = 0, fa, fb;
-  for (size_t i = 0; i < n; i++) {
-    dot += (double)a[i] * b[i];
-    aa += (double)a[i] * a[i];
-    bb += (double)b[i] * b[i];
+/* Elements `at` to `at + k` of every term, as doubles. */
+static void load(const adasum *x, size_t at, size_t k) {
+  for (int i = 0; i < x->n; i++) {
+    double *to = x->blocks + (size_t)i * BLOCK;
+    size_t from = (size_t)i * x->count + at;
+    const uint16_t *halves = (const uint16_t *)x->slices + from;
+    if (x->dtype == LWCC_FLOAT64) memcpy(to, (const double *)x->slices + from, k * sizeof *to);
+    for (size_t e = 0; x->dtype == LWCC_FLOAT32 && e < k; e++) to[e] = ((const float *)x->slices)[from + e];
+    for (size_t e = 0; x->dtype == LWCC_FLOAT16 && e < k; e++) to[e] = load_f16(halves[e]);
+    for (size_t e = 0; x->dtype == LWCC_BFLOAT16 && e < k; e++) to[e] = of_bits((uint32_t)halves[e] << 16);
+    memset(to + k, 0, (BLOCK - k) * sizeof *to);
   }
-  factors(dot, aa, bb, &fa, &fb);
-  for (size_t i = 0; i < n; i++) a[i] = (float)(fa * a[i] + fb * b[i]);
 }
 
-static void pair64(double *a, const double *b, size_t n) {
-  double dot = 0, aa = 0, bb = 0, fa, fb;
-  for (size_t i = 0; i < n; i++) {
-    dot += a[i] * b[i];
-    aa += a[i] * a[i];
-    bb += b[i] * b[i];
+static void store(const adasum *x, size_t at, const double *from, size_t k) {
+  uint16_t *halves = (uint16_t *)x->slices + at;
+  if (x->dtype == LWCC_FLOAT64) memcpy((double *)x->slices + at, from, k * sizeof *from);
+  for (size_t e = 0; x->dtype == LWCC_FLOAT32 && e < k; e++) ((float *)x->slices)[at + e] = (float)from[e];
+  for (size_t e = 0; x->dtype == LWCC_FLOAT16 && e < k; e++) halves[e] = store_f16((float)from[e]);
+  for (size_t e = 0; x->dtype == LWCC_BFLOAT16 && e < k; e++) halves[e] = store_bf16((float)from[e]);
+}
+
+static double dot(const double *a, const double *b) {
+  double lanes[LANES] = {0}, sum = 0;
+  for (size_t e = 0; e < BLOCK; e += LANES)
+    for (size_t l = 0; l < LANES; l++) lanes[l] += a[e + l] * b[e + l];
+  for (size_t l = 0; l < LANES; l++) sum += lanes[l];
+  return sum;
+}
+
+static double *product(const adasum *x, int i, int j) {
+  size_t row = (size_t)(i > j ? i : j), column = (size_t)(i > j ? j : i);
+  return x->products + row * (row + 1) / 2 + column;
+}
+
+static void multiply(const adasum *x) {
+  for (size_t at = 0; at < x->count; at += BLOCK) {
+    load(x, at, x->count - at < BLOCK ? x->count - at : BLOCK);
+    for (int i = 0; i < x->n; i++)
+      for (int j = 0; j <= i; j++)
+        *product(x, i, j) += dot(x->blocks + (size_t)i * BLOCK, x->blocks + (size_t)j * BLOCK);
   }
-  factors(dot, aa, bb, &fa, &fb);
-  for (size_t i = 0; i < n; i++) a[i] = fa * a[i] + fb * b[i];
 }
 
-int adasum_combine(const coll_args *a, const void *all, int n) {
-  size_t terms, nbytes, count = a->count;
-  double scale = a->prescale * a->postscale;
-  bool wide = a->dtype == LWCC_FLOAT64;
-  if (!mem_mul((size_t)n, count, &terms) || !mem_mul(terms, wide ? sizeof(double) : sizeof(float), &nbytes))
-    return os_fail(LWCC_ERR_SYSTEM, "Adasum: no memory for %d times %zu elements", n, count);
-  void *room = malloc(nbytes ? nbytes : 1);
-  if (!room) return os_fail(LWCC_ERR_SYSTEM, "Adasum: no memory for %zu bytes", nbytes);
-  float *f = room;
-  double *d = room;
-  wide ? (void)memcpy(d, all, nbytes) : widen(a->dtype, f, all, terms);
-  for (int step = 1; step < n; step *= 2)
-    for (int i = 0; i + step < n; i += 2 * step) {
-      size_t to = (size_t)i * count, from = (size_t)(i + step) * count;
-      wide ? pair64(d + to, d + from, count) : pair32(f + to, f + from, count);
+/* The scalar product of two partial results: weighted terms [a, b) and [c, d). */
+static double partial(const adasum *x, const int from[2], const int to[2]) {
+  double sum = 0;
+  for (int i = from[0]; i < from[1]; i++)
+    for (int j = to[0]; j < to[1]; j++) sum += x->weights[i] * x->weights[j] * *product(x, i, j);
+  return sum;
+}
+
+/* The tree, on weights alone: each partial result is a weighted sum of terms, so the terms' products say it all. */
+static void weigh(const adasum *x) {
+  for (int i = 0; i < x->n; i++) x->weights[i] = 1;
+  for (int step = 1; step < x->n; step *= 2)
+    for (int i = 0; i + step < x->n; i += 2 * step) {
+      int a[2] = {i, i + step}, b[2] = {i + step, i + 2 * step < x->n ? i + 2 * step : x->n};
+      double ab = partial(x, a, b), aa = partial(x, a, a), bb = partial(x, b, b);
+      for (int k = a[0]; aa > 0 && k < a[1]; k++) x->weights[k] *= 1 - ab / (2 * aa); /* zero stays what it is */
+      for (int k = b[0]; bb > 0 && k < b[1]; k++) x->weights[k] *= 1 - ab / (2 * bb);
     }
-  for (size_t i = 0; wide && i < count; i++) ((double *)a->out)[i] = d[i] * scale;
-  put(a->dtype, a->out, f, wide ? 0 : count, scale);
-  free(room);
+}
+
+static void mix(const adasum *x) {
+  for (size_t at = 0; at < x->count; at += BLOCK) {
+    double sum[BLOCK] = {0};
+    size_t k = x->count - at < BLOCK ? x->count - at : BLOCK;
+    load(x, at, k);
+    for (int i = 0; i < x->n; i++)
+      for (size_t e = 0; e < BLOCK; e++) sum[e] += x->scale * x->weights[i] * x->blocks[(size_t)i * BLOCK + e];
+    store(x, at, sum, k);
+  }
+}
+
+int adasum_create(const coll_args *whole, int me, int n, adasum **out) {
+  size_t p = (size_t)n, count = whole->count / p + ((size_t)me < whole->count % p), nbytes;
+  size_t doubles = p * (p + 1) / 2 + p + p * BLOCK;
+  void *memory;
+  if (!mem_mul(count, p * coll_dtype_bytes(whole->dtype), &nbytes) ||
+      !mem_add(nbytes, sizeof(adasum) + 2 * p * sizeof(size_t) + doubles * sizeof(double), &nbytes))
+    return os_fail(LWCC_ERR_SYSTEM, "Adasum: too large: %zu elements", whole->count);
+  TRY(mem_zeroed(nbytes, 1, &memory));
+  adasum *x = memory;
+  *x = (adasum){.dtype = whole->dtype, .me = me, .n = n, .count = count, .whole = *whole};
+  x->scale = whole->prescale * whole->postscale;
+  x->products = (double *)(x + 1);
+  x->weights = x->products + p * (p + 1) / 2;
+  x->blocks = x->weights + p;
+  x->lengths = (size_t *)(x->blocks + p * BLOCK);
+  x->mine = x->lengths + p;
+  x->slices = (char *)(x->mine + p);
+  for (size_t i = 0; i < p; i++) {
+    x->lengths[i] = whole->count / p + (i < whole->count % p);
+    x->mine[i] = count;
+  }
+  *out = x;
   return LWCC_OK;
+}
+
+bool adasum_next(adasum *x, coll_args *out) {
+  size_t p = (size_t)x->n;
+  *out = (coll_args){.dtype = x->dtype, .op = LWCC_SUM, .prescale = 1, .postscale = 1};
+  out->in = out->out = x->slices;
+  switch (x->stage++) {
+    case 0:
+      out->collective = LWCC_ALLTOALL;
+      out->in = x->whole.in;
+      out->counts = x->lengths;
+      out->recv_counts = x->mine;
+      out->longest = x->lengths[0];
+      return true;
+    case 1:
+      multiply(x);
+      out->collective = LWCC_ALLREDUCE;
+      out->dtype = LWCC_FLOAT64;
+      out->in = out->out = x->products;
+      out->count = p * (p + 1) / 2;
+      return true;
+    case 2:
+      weigh(x);
+      mix(x);
+      out->collective = LWCC_ALLGATHER;
+      out->out = x->whole.out;
+      out->counts = x->lengths;
+      return true;
+    default:
+      return false;
+  }
 }

@@ -1,0 +1,47 @@
+"""Allreduce of sparse tensors, whose indices and values are gathered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Optional
+
+import torch
+
+from lwcc import ops as core
+from lwcc.ops import Op
+from lwcc_torch import engine, ops
+from lwcc_torch.engine import Call
+
+if TYPE_CHECKING:
+    from lwcc.process_sets import ProcessSet
+
+
+class SparseHandle(int):
+    """The handle of a sparse allreduce: for `poll` and `synchronize`, or to be called, as Horovod's."""
+
+    def __call__(self) -> torch.Tensor:
+        """Wait and return the result, as `synchronize`."""
+        reduced: torch.Tensor = ops.synchronize(self)
+        return reduced
+
+
+def sparse_allreduce_async(
+    tensor: torch.Tensor, name: Optional[str] = None, op: int = Op.AVERAGE, process_set: Optional[ProcessSet] = None
+) -> SparseHandle:
+    """Start the reduction (Average or Sum) of sparse COO tensors; return a handle, which can also be called.
+
+    Indices and values are gathered; the result is coalesced, with the same bits on every rank.
+    """
+    if op not in (Op.AVERAGE, Op.SUM):
+        raise ValueError(f"lwcc: sparse allreduce takes op=Average or Sum, not {Op(op).name.title()}")
+    base = engine.unnamed.next(core.ALLGATHER, process_set) if name is None else name
+    own = tensor.detach().coalesce()
+    gather = Call(core.ALLGATHER, "", process_set=process_set)
+    calls = [gather._replace(name=f"{base}.indices"), gather._replace(name=f"{base}.values")]
+    tickets = engine.start(calls, [own.indices().t(), own.values()])
+
+    def combine(done: list[Any]) -> torch.Tensor:
+        (indices, *_), (values, _, contributors) = done
+        values = values / contributors if op == Op.AVERAGE and contributors > 1 else values
+        return torch.sparse_coo_tensor(indices.t(), values, own.shape, check_invariants=True).coalesce()
+
+    return SparseHandle(ops.hold(tickets, combine))
