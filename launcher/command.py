@@ -121,17 +121,19 @@ def _with_threads(spec: LaunchSpec) -> LaunchSpec:
 
 
 def _with_cost(spec: LaunchSpec) -> LaunchSpec:
-    """Add what `lwcc bench p2p` has stored of the wire: all ranks must choose by the same numbers."""
+    """Add what `lwcc bench p2p` and `lwcc tune` have stored of the wire: all ranks must choose alike."""
     home = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
     try:
         with open(os.path.join(home, "lwcc", "cost.json"), encoding="utf-8") as file:
-            cost = json.load(file)
-        text = ",".join(f"{float(cost[key]):.6g}" for key in ("alpha_s", "beta_s_per_byte", "gamma_s_per_byte"))
-    except (OSError, ValueError, KeyError, TypeError):
-        return spec  # never measured, or unreadable: the library's own numbers hold
-    if "LWCC_COST" in os.environ or "LWCC_COST" in spec.extra_env:
-        return spec
-    return replace(spec, extra_env={"LWCC_COST": text, **spec.extra_env})
+            kept = json.load(file)
+        found = {"LWCC_TUNED": str(kept.get("tuned", {}).get(str(spec.np), ""))}
+        if "alpha_s" in kept:
+            keys = ("alpha_s", "beta_s_per_byte", "gamma_s_per_byte")
+            found["LWCC_COST"] = ",".join(f"{float(kept[key]):.6g}" for key in keys)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return spec  # never measured, or unreadable: the library measures at start
+    new = {k: v for k, v in found.items() if v and k not in os.environ and k not in spec.extra_env}
+    return replace(spec, extra_env={**new, **spec.extra_env})
 
 
 def _on_engine(spec: LaunchSpec, command: Sequence[str], network: Network | None) -> tuple[LaunchSpec, Sequence[str]]:

@@ -197,11 +197,21 @@ def report_p2p(records: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]
     if stored is None:
         print("# not stored: the cost model is of a wire (--transport tcp, or --net)")
         return None
-    os.makedirs(os.path.dirname(cost_file()), exist_ok=True)
-    with open(cost_file(), "w", encoding="utf-8") as file:
-        json.dump(stored, file)
+    keep(stored)
     print(f"# stored in {cost_file()}")
     return stored
+
+
+def keep(found: dict[str, Any]) -> None:
+    """Put something into the file of the wire, beside what is there."""
+    kept: dict[str, Any] = {}
+    if os.path.exists(cost_file()):
+        with open(cost_file(), encoding="utf-8") as file:
+            kept = json.load(file)
+    tuned = {**kept.get("tuned", {}), **found.get("tuned", {})}
+    os.makedirs(os.path.dirname(cost_file()), exist_ok=True)
+    with open(cost_file(), "w", encoding="utf-8") as file:
+        json.dump({**kept, **found, **({"tuned": tuned} if tuned else {})}, file)
 
 
 def best_settings(records: Sequence[dict[str, Any]], settings: dict[str, str]) -> str:

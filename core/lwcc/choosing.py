@@ -145,12 +145,17 @@ def load_plugins_of_environment() -> None:
 def apply_environment(process_set: int) -> None:
     """Have a new set use what LWCC_ALGORITHM says ("allreduce=ring,mine.py:my_bcast"); collective over the set.
 
-    A set other than the world whose ranks an algorithm does not serve goes on selecting.
+    A set other than the world whose ranks an algorithm does not serve goes on selecting. A collective with choices by
+    payload ("allreduce=recursive_doubling@16384,allreduce=ring") is left to the core, which reads them at each call.
     """
     load_plugins_of_environment()
+    choices = list(filter(None, map(str.strip, os.environ.get("LWCC_ALGORITHM", "").split(","))))
+    by_payload = {c.partition("=")[0] for c in choices if c.rpartition("@")[2].isdigit()}
     seen: dict[str, str] = {}
-    for choice in filter(None, map(str.strip, os.environ.get("LWCC_ALGORITHM", "").split(","))):
+    for choice in choices:
         head, _, rest = choice.partition("=")
+        if head in by_payload:
+            continue
         found = None if rest == "shm" else authoring.find(choice)
         collective = found.collective if found else head
         number = ops.collective_number(collective)

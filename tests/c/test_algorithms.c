@@ -42,7 +42,7 @@ static plan_cost_t cost_of(int collective, const char *name, int size) {
   const algo_entry *e = algo_find(collective, name);
   CHECK(e != NULL, "%s", name);
   for (int r = 0; r < size; r++) CHECK(plan_build(e->algo, r, size, &plans[r]) == LWCC_OK, "%s", os_error());
-  plan_cost_t c = plan_cost((const lwcc_plan *const *)plans, size);
+  plan_cost_t c = plan_cost((const lwcc_plan *const *)plans, size, NULL);
   for (int r = 0; r < size; r++) plan_free(plans[r]);
   return c;
 }
@@ -60,18 +60,53 @@ static void check_costs(void) {
   for (int p = 2; p <= 128; p += p < 17 ? 1 : 37) {
     double share = (p - 1.0) / p;
     int log = ceil_log2(p);
-    check_cost(LWCC_ALLREDUCE, "ring", p, (plan_cost_t){2 * (p - 1), 2 * share, share});
-    check_cost(LWCC_ALLREDUCE, "circulant", p, (plan_cost_t){2 * log, 2 * share, share});
-    check_cost(LWCC_ALLREDUCE, "direct", p, (plan_cost_t){p, 2 * share, share});
-    check_cost(LWCC_REDUCESCATTER, "circulant", p, (plan_cost_t){log, share, share});
-    check_cost(LWCC_ALLGATHER, "bruck", p, (plan_cost_t){log, share, 0});
-    check_cost(LWCC_BROADCAST, "binomial", p, (plan_cost_t){log, log, 0});
-    check_cost(LWCC_BROADCAST, "scatter_allgather", p, (plan_cost_t){2 * log, 2 * share, 0});
-    check_cost(LWCC_BARRIER, "dissemination", p, (plan_cost_t){log, 0, 0});
+    check_cost(LWCC_ALLREDUCE, "ring", p, (plan_cost_t){2 * (p - 1), 2 * share, share, 0, 0, 0});
+    check_cost(LWCC_ALLREDUCE, "circulant", p, (plan_cost_t){2 * log, 2 * share, share, 0, 0, 0});
+    check_cost(LWCC_ALLREDUCE, "direct", p, (plan_cost_t){p, 2 * share, share, 0, 0, 0});
+    check_cost(LWCC_REDUCESCATTER, "circulant", p, (plan_cost_t){log, share, share, 0, 0, 0});
+    check_cost(LWCC_ALLGATHER, "bruck", p, (plan_cost_t){log, share, 0, 0, 0, 0});
+    check_cost(LWCC_BROADCAST, "binomial", p, (plan_cost_t){log, log, 0, 0, 0, 0});
+    check_cost(LWCC_BROADCAST, "scatter_allgather", p, (plan_cost_t){2 * log, 2 * share, 0, 0, 0, 0});
+    check_cost(LWCC_BARRIER, "dissemination", p, (plan_cost_t){log, 0, 0, 0, 0, 0});
   }
-  check_cost(LWCC_ALLREDUCE, "recursive_doubling", 8, (plan_cost_t){3, 3, 3});
-  check_cost(LWCC_ALLREDUCE, "recursive_doubling", 7, (plan_cost_t){4, 3, 3});
-  check_cost(LWCC_ALLREDUCE, "halving_doubling", 8, (plan_cost_t){6, 1.75, 0.875});
+  check_cost(LWCC_ALLREDUCE, "recursive_doubling", 8, (plan_cost_t){3, 3, 3, 0, 0, 0});
+  check_cost(LWCC_ALLREDUCE, "recursive_doubling", 7, (plan_cost_t){4, 3, 3, 0, 0, 0});
+  check_cost(LWCC_ALLREDUCE, "halving_doubling", 8, (plan_cost_t){6, 1.75, 0.875, 0, 0, 0});
+}
+
+/* Two levels, over nodes of any sizes whose ranks are numbered in any order. */
+static void check_layouts(void) {
+  const algo_entry *e = algo_find(LWCC_ALLREDUCE, "hierarchical");
+  unsigned seed = 20261130;
+  for (int turn = 0; turn < 200; turn++) {
+    lwcc_plan *plans[24] = {NULL};
+    int nodes[24], name[24], size = 2 + turn % 22, most = 1 + turn / 22;
+    for (int r = 0; r < size; r++) {
+      name[r] = (int)((seed = seed * 1103515245 + 12345) >> 16) % most;
+      for (nodes[r] = 0; name[nodes[r]] != name[r];) nodes[r]++;
+    }
+    for (int r = 0; r < size; r++)
+      CHECK(plan_build_on(e->algo, r, size, nodes, &plans[r]) == LWCC_OK, "%s", os_error());
+    const lwcc_plan *const *all = (const lwcc_plan *const *)plans;
+    CHECK(plan_verify(all, size) == LWCC_OK, "turn %d of seed 20261130, p=%d: %s", turn, size, os_error());
+    CHECK(sim_judge(all, size, 2 * size + 3) == SIM_RIGHT, "turn %d, p=%d", turn, size);
+    for (int r = 0; r < size; r++) plan_free(plans[r]);
+  }
+}
+
+/* Two nodes of two ranks: a ring in order of ranks crosses with 3/2 n on each link, two levels with n. */
+static void check_cost_of_layouts(void) {
+  const int nodes[] = {0, 0, 2, 2};
+  const char *const names[] = {"hierarchical", "ring"};
+  const double want[] = {1.0, 1.5};
+  for (int i = 0; i < 2; i++) {
+    lwcc_plan *plans[4] = {NULL};
+    const lwcc_algo *algo = algo_find(LWCC_ALLREDUCE, names[i])->algo;
+    for (int r = 0; r < 4; r++) CHECK(plan_build_on(algo, r, 4, nodes, &plans[r]) == LWCC_OK, "%s", os_error());
+    plan_cost_t c = plan_cost((const lwcc_plan *const *)plans, 4, nodes);
+    CHECK(c.bytes > want[i] - 1e-9 && c.bytes < want[i] + 1e-9, "%s: %g n, expected %g", names[i], c.bytes, want[i]);
+    for (int r = 0; r < 4; r++) plan_free(plans[r]);
+  }
 }
 
 int main(void) {
@@ -82,5 +117,7 @@ int main(void) {
     for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) check_size(e, sizes[k]);
   }
   check_costs();
+  check_layouts();
+  check_cost_of_layouts();
   return check_report();
 }

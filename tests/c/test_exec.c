@@ -225,14 +225,8 @@ static void open_rank(rank *r, int *ranks) {
   channel_events ev = {.arg = r, .on_control = on_control, .on_lost = on_lost};
   for (int i = 0; i < r->w->p; i++) ranks[i] = i;
   CHECK(channel_create(r->me, r->w->p, 7, r->w->links[r->me], &ev, &r->ch) == LWCC_OK);
-  r->team = (exec_team){.size = r->w->p,
-                        .me = r->me,
-                        .ranks = ranks,
-                        .ch = r->ch,
-                        .cls = LINK_NAMED,
-                        .alpha_s = 1e-6,
-                        .beta_s_per_byte = 1e-9,
-                        .gamma_s_per_byte = 1e-10};
+  r->team = (exec_team){
+      .size = r->w->p, .me = r->me, .ranks = ranks, .ch = r->ch, .cls = LINK_NAMED, .cost = {1e-6, 1e-9, 1e-10, 0}};
 }
 
 /* Others may still read what this rank has sent: it leaves when all have their results. */

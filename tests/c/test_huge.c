@@ -33,7 +33,7 @@ typedef struct {
   int side, fd;
 } hollow_link;
 
-static ssize_t hollow_send(transport_link *l, int cls, const void *buf, size_t n) {
+static ssize_t write_one(transport_link *l, int cls, void *buf, size_t n) {
   hollow_link *h = (hollow_link *)l;
   hollow_pipe *p = h->pipe;
   bool real = n <= REAL || cls == LINK_CONTROL;
@@ -49,7 +49,7 @@ static ssize_t hollow_send(transport_link *l, int cls, const void *buf, size_t n
   return (ssize_t)n;
 }
 
-static ssize_t hollow_recv(transport_link *l, int cls, void *buf, size_t n) {
+static ssize_t read_one(transport_link *l, int cls, void *buf, size_t n) {
   hollow_link *h = (hollow_link *)l;
   hollow_pipe *p = h->pipe;
   int from = !h->side;
@@ -68,6 +68,13 @@ static ssize_t hollow_recv(transport_link *l, int cls, void *buf, size_t n) {
   }
   pthread_mutex_unlock(&p->mu);
   return (ssize_t)moved;
+}
+
+static ssize_t hollow_send(transport_link *l, int cls, const struct iovec *parts, int n) {
+  return transport_each(l, cls, parts, n, write_one);
+}
+static ssize_t hollow_recv(transport_link *l, int cls, const struct iovec *parts, int n) {
+  return transport_each(l, cls, parts, n, read_one);
 }
 
 static int hollow_fd(const transport_link *l, int cls) {

@@ -328,8 +328,9 @@ static void test_the_public_calls(void) {
 }
 
 static void test_seconds_follow_the_model(void) {
-  plan_cost_t c = {4, 1.5, 0.5};
-  double seen = plan_seconds(&c, 1000, 1.0, 0.01, 0.001), expected = 4 * 1.0 + 1.5 * 1000 * 0.01 + 0.5 * 1000 * 0.001;
+  plan_cost_t c = {4, 1.5, 0.5, 6, 0, 0};
+  double seen = plan_seconds(&c, 1000, &(wire_cost){1.0, 0.01, 0.001, 0.1});
+  double expected = 4 * 1.0 + 2 * 0.1 + 1.5 * 1000 * 0.01 + 0.5 * 1000 * 0.001;
   CHECK(seen > expected - 1e-9 && seen < expected + 1e-9, "%g, expected %g", seen, expected);
 }
 

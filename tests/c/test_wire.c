@@ -103,7 +103,7 @@ static void test_refusals(void) {
   float x[4] = {0};
   exec_op *op;
   int ranks[2] = {0, 1};
-  exec_team t = {.size = 2, .ranks = ranks, .cls = LINK_NAMED, .alpha_s = 1e-5, .beta_s_per_byte = 1e-9};
+  exec_team t = {.size = 2, .ranks = ranks, .cls = LINK_NAMED, .cost = {1e-5, 1e-9, 0, 0}};
   coll_args a = {.collective = LWCC_ALLREDUCE,
                  .dtype = LWCC_FLOAT32,
                  .op = LWCC_SUM,
@@ -137,7 +137,8 @@ static void *doomed(void *arg) {
   char who[16];
   channel_events ev = {.arg = k, .on_control = no_control, .on_lost = no_lost};
   CHECK(channel_create(k->me, 2, 1, k->links, &ev, &k->ch) == LWCC_OK);
-  k->team = (exec_team){.size = 2, .me = k->me, .ranks = ranks, .ch = k->ch, .cls = LINK_NAMED, .alpha_s = 1e-5};
+  k->team =
+      (exec_team){.size = 2, .me = k->me, .ranks = ranks, .ch = k->ch, .cls = LINK_NAMED, .cost = {1e-5, 0, 0, 0}};
   coll_args a = {.collective = LWCC_ALLREDUCE,
                  .dtype = LWCC_FLOAT32,
                  .op = LWCC_SUM,

@@ -281,14 +281,8 @@ static void *rank_main(void *arg) {
   int ranks[MAX_RANKS];
   for (int i = 0; i < MAX_RANKS; i++) ranks[i] = i;
   CHECK(channel_create(k->me, k->w->size, 1, k->links, &ev, &k->ch) == LWCC_OK);
-  k->team = (exec_team){.size = k->w->size,
-                        .me = k->me,
-                        .ranks = ranks,
-                        .ch = k->ch,
-                        .cls = LINK_NAMED,
-                        .alpha_s = 1e-5,
-                        .beta_s_per_byte = 1e-9,
-                        .gamma_s_per_byte = 1e-10};
+  k->team = (exec_team){
+      .size = k->w->size, .me = k->me, .ranks = ranks, .ch = k->ch, .cls = LINK_NAMED, .cost = {1e-5, 1e-9, 1e-10, 0}};
   if (k->w->area) CHECK(shm_team_open(k->w->area, k->w->size, k->me, 2, NULL, &k->team.shm) == LWCC_OK);
   for (int i = 0; i < k->w->njobs; i++) run_job(k, i);
   while (!channel_idle(k->ch)) channel_progress(k->ch);

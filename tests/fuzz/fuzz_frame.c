@@ -41,7 +41,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
   memcpy(bytes, data + 1, n - 1);
   if (data[0] & 8) plant_magic(bytes, n - 1, cls);
   for (size_t at = 0, calls = 0; at < n - 1 && calls < 1000; calls++) {
-    ssize_t k = l[1]->ops->send(l[1], cls, bytes + at, n - 1 - at);
+    const struct iovec rest = {(void *)(uintptr_t)(bytes + at), n - 1 - at};
+    ssize_t k = l[1]->ops->send(l[1], cls, &rest, 1);
     if (k < 0) break;
     at += (size_t)k;
     channel_progress(ch);

@@ -49,7 +49,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes) {
     at += length;
   }
   if (n > 0) {
-    plan_cost((const lwcc_plan *const *)plans, n);
+    plan_cost((const lwcc_plan *const *)plans, n, NULL);
     plan_verify((const lwcc_plan *const *)plans, n);
     if (plans[0]->size < n) plan_verify((const lwcc_plan *const *)plans, plans[0]->size);
   }

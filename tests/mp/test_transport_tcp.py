@@ -43,6 +43,28 @@ def test_two_nodes_on_one_host(run_ranks: Any, n: int, per: int) -> None:
     run_ranks(n, NODES.format(per=per) + HEAD + ask + WORK, prelude=False)
 
 
+TWO_LEVELS = """
+for count in (1, 5, 1000, 300_001):
+    a = np.arange(count, dtype=np.float64) + rank
+    for out in (lwcc.allreduce(a, op=lwcc.Sum, name=f"a{count}"), lwcc.raw.allreduce(a)):
+        assert np.array_equal(out, np.arange(count) * size + size * (size - 1) / 2), (rank, count)
+pair = lwcc.add_process_set([0, size - 1])
+if pair.included():
+    assert lwcc.allreduce(np.ones(7), op=lwcc.Sum, process_set=pair)[0] == 2
+"""
+
+
+@pytest.mark.parametrize(("n", "per"), [(4, 2), (5, 3)])
+def test_two_levels_over_nodes_of_any_size(run_ranks: Any, n: int, per: int) -> None:
+    choice = {"LWCC_ALGORITHM": "allreduce=hierarchical@4000000,allreduce=ring"}
+    run_ranks(n, NODES.format(per=per) + HEAD + TWO_LEVELS, prelude=False, env=choice)
+
+
+@pytest.mark.parametrize("tuned", ["allreduce=fold@8,allreduce=ring", "allreduce=nonsense", "=,,allreduce"])
+def test_a_table_of_lwcc_tune_is_obeyed_or_passed_over(run_ranks: Any, tuned: str) -> None:
+    run_ranks(3, TWO_LEVELS, env={"LWCC_TRANSPORT": "tcp", "LWCC_TUNED": tuned})
+
+
 @pytest.mark.parametrize("transport", ["tcp", "shm"])
 def test_the_same_bits_over_every_transport(run_ranks: Any, transport: str) -> None:
     run_ranks(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lwcc import bench
+from lwcc import bench, tune
 
 
 def test_sizes() -> None:
@@ -87,6 +87,34 @@ def test_a_wire_is_fitted_and_stored(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0 and done.stdout.count(f"cost {stored['alpha_s']:.6g},") == 2, done.stdout + done.stderr
     assert "ignored" not in done.stderr
+
+
+def test_the_fastest_algorithm_of_each_size_becomes_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = {1024: {"a": 1.0, "b": 2.0}, 4096: {"a": 1.0, "b": 2.0}, 16384: {"a": 3.0, "b": 2.0}}
+    choices = tune.choose(times)
+    assert choices == [("a", 8192), ("b", 0)]
+    assert tune.line("allreduce", choices) == "allreduce=a@8192,allreduce=b"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    tune.store(4, "allreduce=a")
+    tune.store(2, "allreduce=b")
+    bench.keep({"alpha_s": 1.0})
+    kept = json.loads((tmp_path / "lwcc" / "cost.json").read_text())
+    assert kept == {"tuned": {"4": "allreduce=a", "2": "allreduce=b"}, "alpha_s": 1.0}
+
+
+def test_tune_measures_and_lwccrun_hands_the_table_on(tmp_path: Path) -> None:
+    env = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "lwcc", "tune", "-np", "2", "--transport", "tcp", "--rounds", "1"]
+    command += ["-b", "1K", "-e", "64K", "-f", "64", "--budget", "0.01"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0 and "# LWCC_TUNED=allreduce=" in done.stdout, done.stdout + done.stderr
+    script = tmp_path / "show.py"
+    script.write_text("import os\nprint('table', os.environ['LWCC_TUNED'])\nimport lwcc\nlwcc.init()\nlwcc.barrier()\n")
+    shown = subprocess.run(
+        [sys.executable, "-m", "lwcc.launcher", "-np", "2", str(script)],
+        env=env, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert shown.returncode == 0 and shown.stdout.count("table allreduce=") == 2, shown.stdout + shown.stderr
 
 
 @pytest.mark.parametrize("arguments", [("allreduce", "--vs", "nccl"), ("p2p", "-np", "3"), ("allreduce", "-b", "x")])

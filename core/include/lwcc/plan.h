@@ -39,6 +39,8 @@ void lwcc_plan_reduce(lwcc_plan *p, int dst, int src); /* D[dst] op= D[src] */
  * order. owner is the rank that computes it. Over shared memory a direct read-reduce-write; over a wire, messages. */
 void lwcc_plan_fold(lwcc_plan *p, int chunk, int owner);
 void lwcc_plan_end_round(lwcc_plan *p);
+/* The lowest rank of the node that a rank runs on. Where no job says it (proofs, prints), ranks run in pairs. */
+int lwcc_plan_node(const lwcc_plan *p, int rank);
 
 int lwcc_mod(int a, int m); /* never negative */
 #pragma GCC visibility pop

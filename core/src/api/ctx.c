@@ -7,6 +7,7 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include "api/calibrate.h"
 #include "exec/guest.h"
 #include "exec/mpi.h"
 #include "os/env.h"
@@ -167,6 +168,7 @@ static int join(context *c, const char *const *endpoints, double timeout_s, tran
                           .cross_size = me->cross_size};
   c->engine = e;
   atomic_store_explicit(&the_engine, e, memory_order_release);
+  if (calibrate(e) < 0) LOG(DEBUG, "%s", os_error()); /* what failed it fails the next call too, which says so */
   const char *trace = env_text(ENV_TIMELINE);
   if (*trace && strcasecmp(trace, "DYNAMIC") != 0 && lwcc_timeline_start(trace, 0) < 0) LOG(WARN, "%s", os_error());
   return LWCC_OK;

@@ -85,7 +85,7 @@ static int define(const lwcc_definition *d, lwcc_plan **plans, lwcc_defined *out
   const defined_algo *made = NULL;
   for (int r = 0; r < d->size; r++) TRY(plan_decode(d->plans[r], d->nbytes[r], &plans[r]));
   TRY(plan_verify((const lwcc_plan *const *)plans, d->size));
-  plan_cost_t cost = plan_cost((const lwcc_plan *const *)plans, d->size);
+  plan_cost_t cost = plan_cost((const lwcc_plan *const *)plans, d->size, NULL);
   *out = (lwcc_defined){.rounds = cost.rounds, .sent = cost.bytes, .reduced = cost.reduced};
   if (!d->name) return LWCC_OK;
   TRY(defined_add(d->name, plans, d->size, &made));

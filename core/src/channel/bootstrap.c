@@ -74,11 +74,11 @@ static int name_self(bootstrap *b) {
   return sock_own_address(e->target.address, sizeof e->target.address);
 }
 
-/* Three sockets for each rank, two of a mate, and its regions; the limit that shells set is often lower than need be.
+/* Five sockets for each rank, two of a mate, and its regions; the limit that shells set is often lower than need be.
  */
 static void want_descriptors(int size) {
   struct rlimit limit;
-  rlim_t enough = 256 + 4 * (rlim_t)size;
+  rlim_t enough = 256 + 6 * (rlim_t)size;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= enough) return;
   limit.rlim_cur = enough < limit.rlim_max ? enough : limit.rlim_max;
   setrlimit(RLIMIT_NOFILE, &limit); /* a wish: what does not suffice is told where it fails */
@@ -145,6 +145,7 @@ static int find_mates(joining *j) {
   int me = j->b->job.rank, n = 0;
   bool all = true;
   for (int i = 0; i < j->b->job.size; i++) {
+    j->parts.crowd += *j->ends[i].boot && strcmp(j->ends[i].boot, j->ends[me].boot) == 0;
     if (j->group[i] != j->group[me]) continue;
     if (i == me) j->parts.me = n;
     j->mates[n++] = i;
@@ -248,7 +249,8 @@ static void identify(const joining *j, rank_identity *ids_out) {
     os_copy_text(id->host, sizeof id->host, j->ends[i].host);
     for (int k = 0; k < size; k++) {
       if (j->group[k] != j->group[i]) continue;
-      if (!id->local_size) id->node = k;
+      if (!id->local_size) id->node = k, id->shares = true;
+      id->shares &= j->ends[k].share && endpoint_same_system(&j->ends[k], &j->ends[j->group[i]]);
       id->local_rank += k < i;
       id->local_size++;
     }

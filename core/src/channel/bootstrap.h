@@ -9,7 +9,8 @@ typedef struct bootstrap bootstrap; /* listening sockets and this rank's identit
 
 typedef struct {
   int local_rank, local_size, cross_rank, cross_size;
-  int node; /* the lowest rank there */
+  int node;    /* the lowest rank there */
+  bool shares; /* its ranks may share memory; the same on all ranks, also if a node then finds that it cannot */
   char host[64];
   int pid;
 } rank_identity;

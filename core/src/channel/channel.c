@@ -1,8 +1,11 @@
 /* PATH 8/9: messages become frames (16 bytes of header, then the payload) on the byte pipes of the links.
  *
- * A link in memory is tried on every turn, which costs a load or two. A socket is tried only after the kernel reported
- * it (edge-triggered, so unread data of a receive that is not yet posted never keeps us awake). The death of a peer is
- * noted where it is met and settled at one place, at the end of a turn, so that no callback runs inside a send. */
+ * A link in memory is tried on every turn, which costs a load or two. So are the data sockets with something to move,
+ * if they are few: one call, where asking the kernel first would take two. Other sockets are tried only after the
+ * kernel reported them (edge-triggered, so unread data of a receive that is not yet posted never keeps us awake). The
+ * data sockets have an epoll set of their own, part of the other only while nobody drives: else each packet would wake
+ * the sleeping thread, although the driver takes it. The death of a peer is noted where it is met and settled at one
+ * place, at the end of a turn, so that no callback runs inside a send. */
 #include "channel/channel.h"
 
 #include <errno.h>
@@ -19,8 +22,8 @@
 #include "os/mem.h"
 #include "os/status.h"
 
-enum { EVENTS = 64, POLL_EVERY_NS = 20000000 };
-static const uint64_t watch_bit = UINT64_C(1) << 63;
+enum { EVENTS = 64, POLL_EVERY_NS = 20000000, FEW = 4, ASK_EVERY = 16 };
+static const uint64_t watch_bit = UINT64_C(1) << 63, data_mark = UINT64_MAX;
 
 static void lane_append(lane *l, chan_io *io) {
   io->next = NULL;
@@ -28,12 +31,16 @@ static void lane_append(lane *l, chan_io *io) {
   l->tail = &io->next;
 }
 
+static int set_of(const channel *ch, const transport_link *l, int cls) {
+  return l->ops->in_memory || cls == LINK_CONTROL ? ch->epoll_fd : ch->data_fd;
+}
+
 static void drop_link(channel *ch, peer_state *p, int status) {
   transport_link *link = p->link;
   p->link = NULL;
   for (int c = 0; c < LINK_CLASSES; c++) {
     /* by hand: a forked child may hold the descriptor, and then close() does not take it out of the set */
-    epoll_ctl(ch->epoll_fd, EPOLL_CTL_DEL, link->ops->fd(link, c), NULL);
+    epoll_ctl(set_of(ch, link, c), EPOLL_CTL_DEL, link->ops->fd(link, c), NULL);
     frame_fail_lane(&p->out[c], status);
     frame_fail_lane(&p->in[c], status);
     park_free(&p->in[c]);
@@ -61,6 +68,10 @@ static void settle_failures(channel *ch) {
 }
 
 static void take_event(channel *ch, const struct epoll_event *e) {
+  if (e->data.u64 == data_mark) {
+    ch->data_due = true;
+    return;
+  }
   if (e->data.u64 & watch_bit) {
     const watch *w = &ch->watches[e->data.u64 & ~watch_bit];
     w->fn(w->arg);
@@ -74,40 +85,75 @@ static void take_event(channel *ch, const struct epoll_event *e) {
   if (code < 0 && !p->departed) frame_note_failure(ch, peer, code, os_error());
 }
 
-/* Ask the kernel, if it is time: on every turn with sockets, else now and then, for dead peers. */
-/* true: something was reported. Also a ring without a message counts, because it has used up the sender's duty to ring:
- * who was about to sleep has to say anew that it sleeps. */
+static int take_events(channel *ch, int set) {
+  struct epoll_event events[EVENTS];
+  int n = epoll_wait(set, events, EVENTS, 0);
+  for (int i = 0; i < n; i++) take_event(ch, &events[i]);
+  return n;
+}
+
+/* Ask the kernel, if it is time: on every turn with sockets, unless the last one waited for data and got none; then,
+ * and without sockets, now and then, for dead peers. true: something was reported. Also a ring without a message
+ * counts, because it has used up the sender's duty to ring: who was about to sleep has to say anew that it sleeps. */
 static bool poll_events(channel *ch) {
-  bool due = atomic_load_explicit(&ch->poll_due, memory_order_relaxed) || ch->nsockets > 0;
-  if (!due && ++ch->turns % 16 != 0) return false;
+  bool ask = ch->nsockets > 0 && (ch->awaited == 0 || ch->awaited > FEW || ch->moved);
+  bool due = ask || atomic_load_explicit(&ch->poll_due, memory_order_relaxed);
+  bool any = false;
+  if (!due && ++ch->turns % ASK_EVERY != 0) return false;
   if (ch->nsockets == 0) {
     uint64_t now = clock_ns();
     if (!due && now - ch->polled_ns < POLL_EVERY_NS) return false;
     ch->polled_ns = now;
   }
-  struct epoll_event events[EVENTS];
-  int n = epoll_wait(ch->epoll_fd, events, EVENTS, 0);
+  int n = take_events(ch, ch->epoll_fd);
   atomic_store_explicit(&ch->poll_due, n == EVENTS, memory_order_relaxed);
-  for (int i = 0; i < n; i++) take_event(ch, &events[i]);
-  return n > 0;
+  any = n > 0;
+  if (ch->data_due || ch->awaited > FEW) ch->data_due = take_events(ch, ch->data_fd) == EVENTS;
+  return any;
+}
+
+/* A lane of a data socket that has something to move: the first few are tried unasked. */
+static void await(channel *ch, lane *l, int cls) {
+  if (ch->awaited++ < FEW) l->ready = true;
+  ch->classes |= 1u << cls;
+}
+
+static bool progress_peer(channel *ch, int peer) {
+  peer_state *p = &ch->peers[peer];
+  for (int c = LINK_NAMED; c < LINK_CLASSES && !p->link->ops->in_memory; c++) {
+    if (p->in[c].head) await(ch, &p->in[c], c);
+    if (p->out[c].head) await(ch, &p->out[c], c);
+  }
+  bool here = frame_pump_in(ch, peer);
+  for (int i = LINK_CLASSES; i > 0; i--) { /* control, then the small first */
+    int c = i % LINK_CLASSES;
+    if (p->out[c].head) here |= frame_pump_out(ch, peer, c);
+  }
+  if (here) p->link->ops->flush(p->link);
+  return here;
 }
 
 int channel_progress(channel *ch) {
   bool moved = poll_events(ch);
-  for (int i = 0; i < ch->size; i++) {
-    peer_state *p = &ch->peers[i];
-    if (!p->link || p->failure) continue;
-    bool here = frame_pump_in(ch, i);
-    for (int c = 0; c < LINK_CLASSES; c++)
-      if (p->out[c].head) here |= frame_pump_out(ch, i, c);
-    if (here) p->link->ops->flush(p->link);
-    moved |= here;
-  }
+  ch->awaited = 0;
+  ch->shared = (ch->classes & (ch->classes - 1)) != 0;
+  ch->classes = 0;
+  for (int i = 0; i < ch->size; i++)
+    if (ch->peers[i].link && !ch->peers[i].failure) moved |= progress_peer(ch, i);
   if (ch->failures > 0) {
     settle_failures(ch);
     moved = true;
   }
+  ch->moved = moved;
   return moved;
+}
+
+/* Let the data sockets end a sleep, or not. */
+static void arm_data(channel *ch, bool on) {
+  struct epoll_event e = {.events = EPOLLIN, .data.u64 = data_mark};
+  if (on == ch->data_armed) return;
+  ch->data_armed = on;
+  epoll_ctl(ch->epoll_fd, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, ch->data_fd, &e);
 }
 
 static void post(channel *ch, int peer, int cls, chan_io *io, bool sending) {
@@ -125,6 +171,7 @@ static void post(channel *ch, int peer, int cls, chan_io *io, bool sending) {
   if (p->lost || l->ended) return;
   bool first = !l->head;
   lane_append(l, io);
+  if (ch->asleep && cls != LINK_CONTROL) arm_data(ch, true);
   if (sending && first && frame_pump_out(ch, peer, cls)) p->link->ops->flush(p->link);
 }
 
@@ -192,7 +239,16 @@ int channel_watch(channel *ch, int fd, void (*fn)(void *arg), void *arg) {
   return LWCC_OK;
 }
 
+static bool awaits_data(const channel *ch) {
+  for (int i = 0; i < ch->size && ch->nsockets > 0; i++)
+    for (int c = LINK_NAMED; c < LINK_CLASSES; c++)
+      if (ch->peers[i].in[c].head || ch->peers[i].out[c].head) return true;
+  return false;
+}
+
 static void set_asleep(channel *ch, int asleep) {
+  ch->asleep = asleep;
+  arm_data(ch, asleep && awaits_data(ch));
   for (int i = 0; i < ch->size; i++) {
     transport_link *l = ch->peers[i].link;
     if (l) l->ops->set_asleep(l, asleep);
@@ -234,7 +290,7 @@ static int add_link(channel *ch, int peer, transport_link *link) {
     struct epoll_event e = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET};
     if (!link->ops->in_memory) e.events |= EPOLLOUT;
     e.data.u64 = (uint64_t)peer * LINK_CLASSES + (uint64_t)c;
-    if (epoll_ctl(ch->epoll_fd, EPOLL_CTL_ADD, link->ops->fd(link, c), &e) != 0 && errno != EEXIST)
+    if (epoll_ctl(set_of(ch, link, c), EPOLL_CTL_ADD, link->ops->fd(link, c), &e) != 0 && errno != EEXIST)
       return os_fail(LWCC_ERR_SYSTEM, "channel: epoll_ctl failed (%s)", strerror(errno));
   }
   return LWCC_OK;
@@ -249,9 +305,10 @@ int channel_create(int rank, int size, uint64_t generation, transport_link **lin
   ch->magic = (uint32_t)((generation + 1) * UINT64_C(0x9e3779b97f4a7c15) >> 32);
   ch->events = *ev;
   ch->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+  ch->data_fd = epoll_create1(EPOLL_CLOEXEC);
   ch->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   int code = LWCC_OK;
-  if (ch->epoll_fd < 0 || ch->wake_fd < 0)
+  if (ch->epoll_fd < 0 || ch->data_fd < 0 || ch->wake_fd < 0)
     code = os_fail(LWCC_ERR_SYSTEM, "channel: no descriptors (%s); see ulimit -n", strerror(errno));
   for (int i = 0; i < size; i++) {
     peer_state *p = &ch->peers[i];
@@ -277,6 +334,7 @@ void channel_close(channel *ch) {
     free(p->msg);
   }
   if (ch->epoll_fd >= 0) close(ch->epoll_fd);
+  if (ch->data_fd >= 0) close(ch->data_fd);
   if (ch->wake_fd >= 0) close(ch->wake_fd);
   free(ch->watches);
   free(ch);

@@ -21,7 +21,7 @@
 #include "os/sock.h"
 #include "os/status.h"
 
-enum { NONCE = 16, STRANGERS = 128, TURN_MS = 50 };
+enum { NONCE = 16, STRANGERS = 256, TURN_MS = 50 };
 static const double patience_s = 5; /* for one connection */
 
 typedef enum { UNUSED, RESTING, CONNECTING, AWAIT_CHALLENGE, AWAIT_TAKEN, AWAIT_HELLO, AWAIT_PROOF } conn_state;

@@ -4,10 +4,11 @@
 #include <stdint.h>
 
 #include "lwcc/lwcc.h"
+#include "transport/transport.h"
 
 /* The sockets of a pair: TCP by class, or two Unix sockets. */
-enum { SOCKET_TCP = 0, SOCKET_RING = 3, SOCKET_SERVICE = 4, SOCKET_KINDS = 5 };
-enum { WANT_TCP = 7, WANT_UNIX = 8 | 16 };
+enum { SOCKET_TCP = 0, SOCKET_RING = LINK_CLASSES, SOCKET_SERVICE, SOCKET_KINDS };
+enum { WANT_TCP = (1 << SOCKET_RING) - 1, WANT_UNIX = 1 << SOCKET_RING | 1 << SOCKET_SERVICE };
 
 typedef struct {
   char address[16], unix_name[64];

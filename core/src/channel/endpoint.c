@@ -12,7 +12,7 @@
 static const struct {
   const char *key;
   env_id id;
-} alike[ENDPOINT_ALIKE] = {{"algorithm", ENV_ALGORITHM}, {"cost", ENV_COST}};
+} alike[ENDPOINT_ALIKE] = {{"algorithm", ENV_ALGORITHM}, {"cost", ENV_COST}, {"tuned", ENV_TUNED}};
 
 void endpoint_note_settings(endpoint *out) {
   for (int i = 0; i < ENDPOINT_ALIKE; i++) {
@@ -39,9 +39,10 @@ int endpoint_check_settings(const endpoint *e, int size) {
 int endpoint_print(const endpoint *e, char *out, size_t cap) {
   return snprintf(out, cap,
                   "lwcc=%d rank=%d host=%s pid=%d boot=%s netns=%" PRIu64
-                  " node=%s share=%d address=%s port=%d unix=%s %s=%s %s=%s",
+                  " node=%s share=%d address=%s port=%d unix=%s %s=%s %s=%s %s=%s",
                   e->version, e->rank, e->host, e->pid, e->boot, e->netns, e->node, e->share, e->target.address,
-                  e->target.port, e->target.unix_name, alike[0].key, e->alike[0], alike[1].key, e->alike[1]);
+                  e->target.port, e->target.unix_name, alike[0].key, e->alike[0], alike[1].key, e->alike[1],
+                  alike[2].key, e->alike[2]);
 }
 
 static void take_word(endpoint *e, const char *key, const char *value) {

@@ -7,7 +7,7 @@
 
 #include "channel/connect.h"
 
-enum { ENDPOINT_VERSION = 1, ENDPOINT_ALIKE = 2, ENDPOINT_SETTING = 96 };
+enum { ENDPOINT_VERSION = 1, ENDPOINT_ALIKE = 3, ENDPOINT_SETTING = 96 };
 
 typedef struct {
   int version, rank, pid;

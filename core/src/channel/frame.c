@@ -7,7 +7,7 @@
 #include "channel/park.h"
 #include "os/status.h"
 
-enum { SMALL = 1024, BUDGET = 512 << 10 }; /* bytes: sent with the header in one call; moved in one turn */
+enum { BUDGET = 256 << 10, SHARED_BUDGET = 64 << 10 }; /* bytes of a lane in one turn: of one class, of several */
 
 void frame_note_failure(channel *ch, int peer, int code, const char *text) {
   peer_state *p = &ch->peers[peer];
@@ -57,32 +57,37 @@ static bool lane_complete(const lane *l) {
   return l->header_done == sizeof l->header && l->head->done == l->head->nbytes;
 }
 
-/* One call of the transport for the head of the lane; a small message goes with its header. */
+/* What is left of the frame at the head: the rest of its header, then at most so much of its payload. */
+static int list_rest(lane *l, size_t most, struct iovec parts_out[2]) {
+  chan_io *io = l->head;
+  size_t header = sizeof l->header - l->header_done, left = io->nbytes - io->done;
+  int n = 0;
+  if (left > most) left = most;
+  if (header) parts_out[n++] = (struct iovec){(uint8_t *)&l->header + l->header_done, header};
+  if (left) parts_out[n++] = (struct iovec){(uint8_t *)io->buf + io->done, left};
+  return n;
+}
+
+/* One call of the transport for the head of the lane. */
 static ssize_t send_part(channel *ch, peer_state *p, int cls, size_t most) {
   lane *l = &p->out[cls];
-  chan_io *io = l->head;
-  const transport_ops *ops = p->link->ops;
-  if (l->header_done == sizeof l->header) {
-    size_t left = io->nbytes - io->done;
-    return ops->send(p->link, cls, (uint8_t *)io->buf + io->done, left < most ? left : most);
-  }
-  uint8_t block[sizeof l->header + SMALL];
-  size_t n = sizeof l->header;
-  frame_header h = {.magic = ch->magic + (uint32_t)cls, .tag = io->tag, .nbytes = io->nbytes};
-  memcpy(block, &h, sizeof h);
-  if (io->nbytes > 0 && io->nbytes <= SMALL) {
-    memcpy(block + n, io->buf, io->nbytes);
-    n += io->nbytes;
-  }
-  return ops->send(p->link, cls, block + l->header_done, n - l->header_done);
+  struct iovec parts[2];
+  if (!l->header_done)
+    l->header = (frame_header){.magic = ch->magic + (uint32_t)cls, .tag = l->head->tag, .nbytes = l->head->nbytes};
+  int n = list_rest(l, most, parts);
+  return p->link->ops->send(p->link, cls, parts, n);
+}
+
+static size_t budget(const channel *ch) {
+  return ch->shared ? SHARED_BUDGET : BUDGET;
 }
 
 bool frame_pump_out(channel *ch, int peer, int cls) {
   peer_state *p = &ch->peers[peer];
   lane *l = &p->out[cls];
-  size_t moved = 0;
-  while (l->head && !p->failure && l->ready && moved < BUDGET) {
-    ssize_t n = send_part(ch, p, cls, BUDGET - moved);
+  size_t moved = 0, most = budget(ch);
+  while (l->head && !p->failure && l->ready && moved < most) {
+    ssize_t n = send_part(ch, p, cls, most - moved);
     if (n < 0) lane_failed(ch, peer, l, (int)n);
     if (n <= 0) {
       l->ready = p->link->ops->in_memory;
@@ -111,35 +116,27 @@ static int check_header(const channel *ch, int peer, int cls, const frame_header
                  peer, (unsigned long long)h->nbytes, h->tag, io->nbytes, io->tag);
 }
 
-/* One call of the transport for the receive at the head; a small message is read with its header. */
+/* One call of the transport for the receive at the head; where it can only be meant for that one, the payload is read
+ * with the header. */
 static ssize_t recv_part(channel *ch, int peer, int cls, size_t most) {
   peer_state *p = &ch->peers[peer];
   lane *l = &p->in[cls];
-  chan_io *io = l->head;
-  const transport_ops *ops = p->link->ops;
-  if (l->header_done == sizeof l->header) {
-    size_t left = io->nbytes - io->done;
-    return ops->recv(p->link, cls, (uint8_t *)io->buf + io->done, left < most ? left : most);
-  }
-  uint8_t block[sizeof l->header + SMALL];
-  size_t missing = sizeof l->header - l->header_done, small = !ch->mixed && io->nbytes <= SMALL ? io->nbytes : 0;
-  ssize_t n = ops->recv(p->link, cls, block, missing + small);
-  if (n <= 0) return n;
-  size_t h = (size_t)n < missing ? (size_t)n : missing;
-  memcpy((uint8_t *)&l->header + l->header_done, block, h);
-  if (h < missing) return n;
+  struct iovec parts[2];
+  size_t missing = sizeof l->header - l->header_done;
+  int k = list_rest(l, most, parts);
+  ssize_t n = p->link->ops->recv(p->link, cls, parts, missing && ch->mixed ? 1 : k);
+  if (n <= 0 || !missing || (size_t)n < missing) return n;
   if (ch->mixed) TRY(park_choose(l, &l->header));
   TRY(check_header(ch, peer, cls, &l->header));
-  if ((size_t)n > missing) memcpy(io->buf, block + missing, (size_t)n - missing);
   return n;
 }
 
 static bool pump_data(channel *ch, int peer, int cls) {
   peer_state *p = &ch->peers[peer];
   lane *l = &p->in[cls];
-  size_t moved = 0;
-  while (l->head && l->ready && moved < BUDGET) {
-    ssize_t n = recv_part(ch, peer, cls, BUDGET - moved);
+  size_t moved = 0, most = budget(ch);
+  while (l->head && l->ready && moved < most) {
+    ssize_t n = recv_part(ch, peer, cls, most - moved);
     if (n < 0) lane_failed(ch, peer, l, (int)n);
     if (n <= 0) {
       l->ready = n == 0 && p->link->ops->in_memory;
@@ -175,12 +172,13 @@ static ssize_t control_part(channel *ch, int peer) {
   lane *l = &p->in[LINK_CONTROL];
   const transport_ops *ops = p->link->ops;
   if (l->header_done == sizeof l->header) {
-    ssize_t n = ops->recv(p->link, LINK_CONTROL, p->msg + p->msg_done, (size_t)l->header.nbytes - p->msg_done);
+    const struct iovec rest = {p->msg + p->msg_done, (size_t)l->header.nbytes - p->msg_done};
+    ssize_t n = ops->recv(p->link, LINK_CONTROL, &rest, 1);
     if (n > 0) p->msg_done += (size_t)n;
     return n;
   }
-  uint8_t *at = (uint8_t *)&l->header + l->header_done;
-  ssize_t n = ops->recv(p->link, LINK_CONTROL, at, sizeof l->header - l->header_done);
+  const struct iovec rest = {(uint8_t *)&l->header + l->header_done, sizeof l->header - l->header_done};
+  ssize_t n = ops->recv(p->link, LINK_CONTROL, &rest, 1);
   if (n <= 0) return n;
   l->header_done += (size_t)n;
   if (l->header_done < sizeof l->header) return n;
@@ -211,7 +209,7 @@ static bool pump_control(channel *ch, int peer) {
 
 bool frame_pump_in(channel *ch, int peer) {
   bool moved = pump_control(ch, peer);
-  for (int c = LINK_NAMED; c < LINK_CLASSES; c++)
+  for (int c = LINK_CLASSES - 1; c >= LINK_NAMED; c--) /* the small first */
     if (ch->peers[peer].in[c].head) moved |= pump_data(ch, peer, c);
   return moved;
 }

@@ -48,7 +48,15 @@ struct channel {
   uint32_t magic;
   channel_events events;
   int epoll_fd, wake_fd;
-  int nsockets; /* live links that need the kernel's report */
+  int data_fd;      /* epoll set of the data sockets */
+  int nsockets;     /* live links that need the kernel's report */
+  int awaited;      /* lanes of data sockets that had something to move in the last turn */
+  unsigned classes; /* of these lanes, as bits */
+  bool shared;      /* they were of several classes */
+  bool moved;       /* the last turn moved something */
+  bool asleep;      /* peers have to ring */
+  bool data_due;    /* data_fd has reported something */
+  bool data_armed;
   unsigned turns;
   uint64_t polled_ns;
   atomic_bool poll_due; /* relaxed: the engine lock orders it */

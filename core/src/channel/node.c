@@ -46,7 +46,7 @@ typedef struct {
 } member;
 
 struct node {
-  int size, me, cores;
+  int size, me, cores, crowd;
   int *ranks;
   uint8_t *segment, *area;
   size_t segment_nbytes, area_nbytes;
@@ -69,6 +69,9 @@ const int *node_ranks(const node *nd) {
 int node_cores(const node *nd) {
   return nd->cores;
 }
+int node_crowd(const node *nd) {
+  return nd->crowd;
+}
 void *node_segment(const node *nd) {
   return nd->area;
 }
@@ -83,6 +86,7 @@ int node_create(const node_parts *parts, node **out) {
   nd->size = parts->size;
   nd->me = parts->me;
   nd->cores = parts->cores;
+  nd->crowd = parts->crowd;
   nd->segment = parts->segment;
   nd->segment_nbytes = parts->segment_nbytes;
   nd->peeks = parts->segment && parts->peeks;

@@ -15,6 +15,7 @@ int node_size(const node *nd);         /* ranks of this node; 1 = alone (or shar
 int node_me(const node *nd);           /* my index among them */
 const int *node_ranks(const node *nd); /* their global ranks, ascending */
 int node_cores(const node *nd);        /* cores they may run on together */
+int node_crowd(const node *nd);        /* ranks of the job that run on this kernel: at least node_size */
 void *node_segment(const node *nd);    /* memory of index 0, node_segment_bytes, zeroed, mapped by all; NULL if alone */
 size_t node_segment_bytes(const node *nd);
 

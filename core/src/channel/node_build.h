@@ -10,6 +10,7 @@ typedef struct {
   int size, me;
   const int *ranks; /* [size]; copied by node_create */
   int *service;     /* [size] Unix sockets, -1 at me. share_agree borrows them; given to node_create */
+  int crowd;        /* ranks on this kernel */
   uint64_t deadline_ns;
   /* set by share_agree */
   uint8_t *segment;

@@ -13,7 +13,7 @@
 #include "os/mem.h"
 #include "os/status.h"
 
-enum { SPINS = 20000 };
+enum { SPINS = 20000, SOCKET_SPINS = 300 }; /* idle turns; with sockets each is a system call or more */
 
 typedef struct { /* how a team of this set reaches registered memory */
   engine *e;
@@ -65,31 +65,39 @@ static int open_foreign(const engine *e, pset *ps) {
 }
 
 /* What `lwcc bench p2p` has found of the wire, if the launcher says it. */
-static void price(exec_team *team) {
+static void price(wire_cost *cost) {
   const char *text = env_text(ENV_COST);
-  double a, b, c;
-  int end = 0;
+  double v[4] = {0, 0, 0, -1};
+  int end = 0, n = sscanf(text, "%lf,%lf,%lf%n,%lf%n", &v[0], &v[1], &v[2], &end, &v[3], &end);
   if (!*text) return;
-  if (sscanf(text, "%lf,%lf,%lf%n", &a, &b, &c, &end) != 3 || text[end] || !(a >= 0 && b >= 0 && c >= 0)) {
+  if (n < 3 || text[end] || !(v[0] >= 0 && v[1] >= 0 && v[2] >= 0)) {
     LOG(WARN, "LWCC_COST=%.60s is ignored; expected three numbers of seconds, such as 15e-6,4e-10,5e-11", text);
     return;
   }
-  team->alpha_s = a;
-  team->beta_s_per_byte = b;
-  team->gamma_s_per_byte = c;
+  *cost = (wire_cost){v[0], v[1], v[2], v[3] >= 0 ? v[3] : v[0] / 3};
+}
+
+static int find_nodes(const engine *e, pset *ps) {
+  ps->nodes = calloc((size_t)ps->size, sizeof *ps->nodes);
+  if (!ps->nodes) return os_fail(LWCC_ERR_SYSTEM, "no memory for %d ranks", ps->size);
+  for (int i = 0; i < ps->size; i++) {
+    const rank_identity *id = &e->ids[ps->ranks[i]];
+    if (!id->shares) ps->nodes[i] = i;
+    while (e->ids[ps->ranks[ps->nodes[i]]].node != id->node) ps->nodes[i]++;
+  }
+  return LWCC_OK;
 }
 
 /* area: zeroed shared memory for two teams; NULL: the set has none. */
 static int open_teams(engine *e, pset *ps, void *area) {
+  TRY(find_nodes(e, ps));
   ps->named = (exec_team){.size = ps->size,
                           .me = ps->me,
                           .ranks = ps->ranks,
+                          .nodes = ps->nodes,
                           .ch = e->ch,
                           .cls = LINK_NAMED,
-                          .alpha_s = area ? 1e-6 : 15e-6,
-                          .beta_s_per_byte = area ? 0.2e-9 : 0.4e-9,
-                          .gamma_s_per_byte = 0.05e-9};
-  if (!area) price(&ps->named);
+                          .cost = area ? (wire_cost){1e-6, 0.2e-9, 0.05e-9, 0.3e-6} : e->cost};
   ps->raw = ps->named;
   ps->raw.cls = LINK_RAW;
   TRY(open_foreign(e, ps));
@@ -150,8 +158,9 @@ static int add_world(engine *e) {
 static void set_waits(engine *e) {
   int64_t spin = env_int(ENV_SPIN);
   e->cores = e->nd ? node_cores(e->nd) : 1;
-  e->crowded = e->nd && node_size(e->nd) > e->cores;
-  e->spins = spin >= 0 ? spin * 20 : e->crowded ? 0 : SPINS;
+  e->crowded = e->nd && node_crowd(e->nd) > e->cores;
+  bool sockets = e->nd && node_size(e->nd) < e->size;
+  e->spins = spin >= 0 ? spin * 20 : e->crowded ? 0 : sockets ? SOCKET_SPINS : SPINS;
 }
 
 int engine_create(const engine_parts *parts, engine **out) {
@@ -175,6 +184,8 @@ int engine_create(const engine_parts *parts, engine **out) {
 int engine_bind(engine *e, channel *ch, node *nd) {
   e->ch = ch;
   e->nd = nd;
+  e->cost = (wire_cost){15e-6, 0.4e-9, 0.05e-9, 5e-6};
+  price(&e->cost);
   set_waits(e);
   if (nd) TRY(node_attach(nd, ch));
   TRY(add_world(e));

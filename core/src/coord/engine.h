@@ -25,6 +25,7 @@ typedef struct engine {
   bool polled;           /* what runs rings no bell (MPI): whoever drives must look again and again */
   bool crowded;          /* more ranks than cores: nobody spins */
   int64_t spins;         /* idle turns before a waiting caller yields */
+  wire_cost cost;        /* of the wire; api/calibrate.c measures it */
   queue q;
   channel *ch;
   node *nd;

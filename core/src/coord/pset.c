@@ -49,6 +49,7 @@ static void free_cached(name_node *node, void *arg) {
 }
 
 void pset_free(pset *ps) {
+  free(ps->nodes);
   names_each(&ps->by_id, free_cached, NULL);
   names_free(&ps->by_name);
   names_free(&ps->by_id);

@@ -38,6 +38,7 @@ typedef struct pset {
   struct pset *next;
   int id, size, me; /* me: index, or -1 if this rank is no member */
   int *ranks;       /* owned: global rank of each index, ascending */
+  int *nodes;       /* owned: lowest index of each index's node; engine.c's */
   name_table by_name, by_id;
   bytes out;        /* READY and REQUEST entries since the last frame */
   coordinator *co;  /* on index 0 */

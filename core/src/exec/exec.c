@@ -12,6 +12,8 @@
 #include "os/mem.h"
 #include "os/status.h"
 
+enum { SMALL = 16 << 10 }; /* bytes of payload that do not queue behind larger ones */
+
 int exec_room(char **buffer, size_t *room, size_t nbytes) {
   void *p = NULL;
   if (nbytes <= *room) return LWCC_OK;
@@ -188,6 +190,7 @@ static int begin(exec_op *op, const char *algorithm) {
   op->rotation = a->collective == LWCC_BROADCAST ? a->root : 0;
   op->fold =
       a->collective == LWCC_ALLREDUCE || a->collective == LWCC_REDUCESCATTER ? reduce_fold(a->dtype, a->op) : NULL;
+  op->cls = op->team->cls + (select_payload(op->team, a) <= SMALL && a->collective != LWCC_ALLTOALL ? LINK_SMALL : 0);
   TRY(cut(op));
   TRY(place(op));
   return wire_begin(op);

@@ -7,21 +7,23 @@
 #include "channel/channel.h"
 #include "exec/coll.h"
 #include "exec/shm.h"
+#include "plan/ir.h"
 
 typedef struct exec_cache exec_cache; /* plans, scratch and operations that a team keeps for later */
 
 typedef struct {    /* who takes part, and over what; lives longer than its operations */
   int size, me;     /* me: index */
   const int *ranks; /* global rank of each index */
+  const int *nodes; /* lowest index of each index's node; NULL: not known */
   channel *ch;
-  int cls;                                           /* LINK_NAMED or LINK_RAW */
-  shm_team *shm;                                     /* NULL: wire only */
-  double alpha_s, beta_s_per_byte, gamma_s_per_byte; /* the cost model's numbers for this team's wire */
-  exec_cache *cache;                                 /* exec's; NULL at first; exec_team_close frees it */
-  int set;                                           /* id of its process set */
-  int engine;                                        /* lwcc_engine: whose collectives carry the data */
-  bool blocking;                                     /* MPI: by its blocking calls, within exec_step */
-  uint64_t comm;                                     /* MPI: mpi.c's */
+  int cls;           /* LINK_NAMED or LINK_RAW */
+  shm_team *shm;     /* NULL: wire only */
+  wire_cost cost;    /* the cost model's numbers for this team's wire */
+  exec_cache *cache; /* exec's; NULL at first; exec_team_close frees it */
+  int set;           /* id of its process set */
+  int engine;        /* lwcc_engine: whose collectives carry the data */
+  bool blocking;     /* MPI: by its blocking calls, within exec_step */
+  uint64_t comm;     /* MPI: mpi.c's */
 } exec_team;
 
 typedef struct exec_op exec_op;

@@ -34,7 +34,7 @@ static int part(const exec_team *team, cached_plan *c, int rank, const lwcc_plan
     TRY(mem_zeroed((size_t)team->size, sizeof(lwcc_plan *), &memory));
     c->parts = memory;
   }
-  if (!c->parts[rank]) TRY(plan_build(c->entry->algo, rank, team->size, &c->parts[rank]));
+  if (!c->parts[rank]) TRY(plan_build_on(c->entry->algo, rank, team->size, team->nodes, &c->parts[rank]));
   *out = c->parts[rank];
   return LWCC_OK;
 }
@@ -46,16 +46,17 @@ static int price(const exec_team *team, cached_plan *c) {
   TRY(mem_zeroed((size_t)team->size, sizeof(lwcc_plan *), &memory));
   lwcc_plan **plans = memory;
   int st = LWCC_OK;
-  for (int r = 0; r < team->size && st >= 0; r++) st = plan_build(c->entry->algo, r, team->size, &plans[r]);
+  for (int r = 0; r < team->size && st >= 0; r++)
+    st = plan_build_on(c->entry->algo, r, team->size, team->nodes, &plans[r]);
   c->refused = st < 0;
-  if (st >= 0) c->cost = plan_cost((const lwcc_plan *const *)plans, team->size);
+  if (st >= 0) c->cost = plan_cost((const lwcc_plan *const *)plans, team->size, team->nodes);
   for (int r = 0; r < team->size; r++) plan_free(plans[r]);
   free(plans);
   return st == LWCC_ERR_SYSTEM ? st : LWCC_OK;
 }
 
 /* What all ranks know alike; the blocks of an alltoall are each rank's own, so they have no say. */
-static size_t payload_nbytes(const exec_team *team, const coll_args *a) {
+size_t select_payload(const exec_team *team, const coll_args *a) {
   size_t count = a->counts ? 0 : a->count;
   if (a->collective == LWCC_ALLTOALL) return 0;
   for (int i = 0; a->counts && i < team->size; i++) count += a->counts[i];
@@ -64,7 +65,7 @@ static size_t payload_nbytes(const exec_team *team, const coll_args *a) {
 }
 
 static int cheapest(exec_team *team, const coll_args *a, int *index_out) {
-  size_t nbytes = payload_nbytes(team, a);
+  size_t nbytes = select_payload(team, a);
   int size_class = nbytes ? 63 - __builtin_clzll(nbytes) : 0, best = -1;
   double best_s = 0;
   exec_cache *cache = team->cache;
@@ -77,8 +78,7 @@ static int cheapest(exec_team *team, const coll_args *a, int *index_out) {
     if (c->entry->algo->collective != a->collective) continue;
     if (!c->priced) TRY(price(team, c));
     if (c->refused) continue;
-    double s =
-        plan_seconds(&c->cost, (size_t)1 << size_class, team->alpha_s, team->beta_s_per_byte, team->gamma_s_per_byte);
+    double s = plan_seconds(&c->cost, (size_t)1 << size_class, &team->cost);
     LOG(DEBUG, "select: %s %s for 2^%d bytes, %d ranks: %.1f us", collective_name(a->collective), c->entry->name,
         size_class, team->size, s * 1e6);
     if (best < 0 || s < best_s) best = i, best_s = s;
@@ -93,19 +93,39 @@ static int cheapest(exec_team *team, const coll_args *a, int *index_out) {
   return LWCC_OK;
 }
 
-/* LWCC_ALGORITHM = "allreduce=ring,broadcast=binomial": the name for this collective, or false. Files of Python and
- * plugins are lwcc_use's, for the sets that they serve. */
-static bool from_environment(int collective, char *name_out, size_t cap) {
-  const char *s = env_text(ENV_ALGORITHM), *want = collective_name(collective);
+/* "allreduce=recursive_doubling@16384,allreduce=ring": the first name for this collective that serves so many bytes. */
+static bool from_list(const char *s, int collective, size_t nbytes, char name_out[64]) {
+  const char *want = collective_name(collective);
   while (*s) {
     size_t n = strcspn(s, ","), key = strcspn(s, "=,");
-    if (key == strlen(want) && strncmp(s, want, key) == 0 && s[key] == '=') {
-      snprintf(name_out, cap, "%.*s", (int)(n - key - 1), s + key + 1);
-      return !memchr(s + key, ':', n - key) && !defined_plugin(collective, name_out);
-    }
+    bool found = key < n && key == strlen(want) && strncmp(s, want, key) == 0;
+    const char *name = s + key + 1, *end = s + n, *at = found ? memchr(name, '@', (size_t)(end - name)) : NULL;
+    char *digits_end = NULL;
+    if (at && strtoull(at + 1, &digits_end, 10) < nbytes && digits_end == end) found = false;
+    if (digits_end == end) end = at;
+    if (found) snprintf(name_out, 64, "%.*s", (int)(end - name), name);
+    if (found) return true;
     s += s[n] ? n + 1 : n;
   }
   return false;
+}
+
+/* LWCC_ALGORITHM's name for this call, or false. Files of Python and plugins are lwcc_use's, for the sets that they
+ * serve. */
+static bool from_environment(int collective, size_t nbytes, char name_out[64]) {
+  return from_list(env_text(ENV_ALGORITHM), collective, nbytes, name_out) && !strchr(name_out, ':') &&
+         !defined_plugin(collective, name_out);
+}
+
+/* By what `lwcc tune` has found, else by the model. */
+static int best(exec_team *team, const coll_args *a, int *index_out) {
+  char name[64];
+  const algo_entry *e = NULL;
+  if (from_list(env_text(ENV_TUNED), a->collective, select_payload(team, a), name)) e = algo_find(a->collective, name);
+  if (!e || team->size < e->algo->min_ranks || (e->algo->power_of_two && (team->size & (team->size - 1))))
+    return cheapest(team, a, index_out);
+  *index_out = (int)(e - algo_table);
+  return LWCC_OK;
 }
 
 int select_plan(exec_team *team, const coll_args *a, const char *forced, const lwcc_plan **plan_out,
@@ -114,7 +134,7 @@ int select_plan(exec_team *team, const coll_args *a, const char *forced, const l
   exec_cache *cache;
   int index = -1;
   TRY(select_cache(team, &cache));
-  if ((!forced || !forced[0]) && from_environment(a->collective, wished, sizeof wished)) forced = wished;
+  if ((!forced || !forced[0]) && from_environment(a->collective, select_payload(team, a), wished)) forced = wished;
   bool named = forced && forced[0] && strcmp(forced, "shm") != 0;
   *plan_out = NULL;
   *name_out = "shm";
@@ -133,7 +153,7 @@ int select_plan(exec_team *team, const coll_args *a, const char *forced, const l
     }
     index = (int)(e - algo_table);
   } else {
-    TRY(cheapest(team, a, &index));
+    TRY(best(team, a, &index));
   }
   TRY(part(team, &cache->plans[index], rank, plan_out));
   *name_out = cache->plans[index].entry->name;

@@ -18,6 +18,7 @@
 #include "os/status.h"
 
 #define PIECE ((size_t)256 << 10) /* a few stay in the second-level cache; a multiple of every element */
+#define PART ((size_t)64 << 10)   /* is added of a piece that is still arriving */
 enum { DEPTH = 4 };               /* pieces of a flight under way */
 
 static flight *get(const exec_op *op, uint64_t number) {
@@ -182,7 +183,7 @@ void wire_cancel(exec_op *op) {
   for (; op->first < op->end; op->first++) {
     const flight *f = get(op, op->first);
     for (size_t piece = f->done; piece < f->posted; piece++)
-      channel_cancel(op->team->ch, f->peer, op->team->cls, io_of(f, piece));
+      channel_cancel(op->team->ch, f->peer, op->cls, io_of(f, piece));
   }
 }
 
@@ -226,9 +227,9 @@ static void post(exec_op *op, flight *f) {
   *io = (chan_io){.buf = buf, .nbytes = piece_nbytes(f, f->posted), .tag = op->tag, .status = LWCC_PENDING};
   f->posted++;
   if (f->kind == FLIGHT_SEND)
-    channel_send(op->team->ch, f->peer, op->team->cls, io);
+    channel_send(op->team->ch, f->peer, op->cls, io);
   else
-    channel_recv(op->team->ch, f->peer, op->team->cls, io);
+    channel_recv(op->team->ch, f->peer, op->cls, io);
 }
 
 static bool post_pieces(exec_op *op, uint64_t number) {
@@ -256,14 +257,24 @@ static int passed(const exec_op *op, const flight *f, size_t piece) {
   return io->status < 0 ? lost(op, f, io) : io->status;
 }
 
-/* Put a received piece in its place. */
-static void apply(const exec_op *op, const flight *f) {
-  void *to = op->data + f->at + position(f, f->done), *from = slot_of(f, f->done);
-  size_t n = piece_nbytes(f, f->done);
-  if (f->kind == FLIGHT_STAGED)
-    reduce_copy(to, from, n, 0);
-  else if (f->kind == FLIGHT_REDUCE)
-    op->fold(2, (const void *[]){to, from}, 1, &to, n / op->width, 1.0);
+/* Put what has come of a piece in its place, up to clear; true: all of it is there. What is under way is taken in
+ * parts, while it is in the cache, so that little is left to do when the last byte comes. */
+static bool apply(const exec_op *op, flight *f, bool whole, size_t clear) {
+  size_t begin = position(f, f->done), all = piece_nbytes(f, f->done);
+  size_t have = whole ? all : io_of(f, f->done)->done / PART * PART;
+  if (have > clear - begin) have = (clear - begin) / op->width * op->width;
+  if (have > f->applied) {
+    void *to = op->data + f->at + begin + f->applied, *from = slot_of(f, f->done) + f->applied;
+    size_t n = have - f->applied;
+    if (f->kind == FLIGHT_STAGED)
+      reduce_copy(to, from, n, 0);
+    else
+      op->fold(2, (const void *[]){to, from}, 1, &to, n / op->width, 1.0);
+    f->applied = have;
+  }
+  if (f->applied < all) return false;
+  f->applied = 0;
+  return true;
 }
 
 static int settle(exec_op *op, uint64_t number, bool *any) {
@@ -272,10 +283,10 @@ static int settle(exec_op *op, uint64_t number, bool *any) {
   while (f->kind != FLIGHT_TERM && f->done < f->npieces) {
     int st = passed(op, f, f->done);
     if (st < 0) return st;
-    if (st == LWCC_PENDING) break;
-    if (f->kind > FLIGHT_COPY && clear == SIZE_MAX) clear = clear_nbytes(op, number, false);
-    if (position(f, f->done + 1) > clear) break;
-    if (f->kind > FLIGHT_COPY) apply(op, f);
+    bool applies = f->kind > FLIGHT_COPY && f->done < f->posted;
+    if (st == LWCC_PENDING && !(applies && io_of(f, f->done)->done >= f->applied + PART)) break;
+    if (applies && clear == SIZE_MAX) clear = clear_nbytes(op, number, false);
+    if (applies && (clear < position(f, f->done) || !apply(op, f, st == LWCC_OK, clear))) break;
     f->done++;
     *any = true;
   }

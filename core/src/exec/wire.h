@@ -22,6 +22,7 @@ typedef struct {
   int peer;                     /* global rank */
   bool outside;                 /* reads IN, which nobody writes (alltoall) */
   size_t at, nbytes;            /* range of D; outside: of IN */
+  size_t applied;               /* bytes of piece number done that are in their place already */
   size_t npieces, posted, done; /* pieces in all, given to the channel, finished; done <= posted <= done + depth */
   size_t depth;                 /* pieces under way at most */
   uint64_t before;              /* number + 1 of the flight before, with the same peer and direction; 0: none */
@@ -48,6 +49,7 @@ struct exec_op {
   shm_call *shm; /* NULL: a plan */
   const lwcc_plan *plan;
   uint32_t tag;
+  int cls;              /* the team's, or that of the small */
   int rotation;         /* plan's rank r is team index (r + rotation) % size */
   char *data;           /* D of plan.h */
   const char *input;    /* IN of plan.h (alltoall); otherwise data */

@@ -23,13 +23,17 @@ typedef enum { ENV_TEXT, ENV_INT, ENV_BYTES, ENV_REAL, ENV_CHOICE } env_type;
     "seconds before such a request fails on all ranks; 0: never")                                               \
   X(CACHE_CAPACITY, "HOROVOD_CACHE_CAPACITY", ENV_INT, "0", "0..16777216",                                      \
     "most remembered negotiation answers; 0: chosen by the library")                                            \
-  X(ALGORITHM, "", ENV_TEXT, "", "", "forced algorithms, such as allreduce=ring,broadcast=binomial")            \
+  X(ALGORITHM, "", ENV_TEXT, "", "",                                                                            \
+    "forced algorithms, such as allreduce=ring,broadcast=binomial; @BYTES: up to this payload")                 \
   X(ISA, "", ENV_CHOICE, "auto", "auto|base|avx2|avx512", "instruction set of the reduction kernels")           \
   X(SPIN, "", ENV_INT, "-1", "-1..1000000000", "microseconds of spinning before a wait sleeps; -1: by cores")   \
   X(TIMELINE, "HOROVOD_TIMELINE", ENV_TEXT, "", "",                                                             \
     "file for a timeline of all collectives, as Chrome's JSON; DYNAMIC: only when a script asks for it")        \
   X(COST, "", ENV_TEXT, "", "",                                                                                 \
-    "cost of the wire: seconds for a message, a byte, a reduced byte (15e-6,4e-10,5e-11); alike on all ranks")  \
+    "cost of the wire: seconds for a message, a byte, a reduced byte (15e-6,4e-10,5e-11); alike on all ranks; " \
+    "unset: measured at start")                                                                                 \
+  X(TUNED, "", ENV_TEXT, "", "",                                                                                \
+    "algorithms over a wire by largest payload, from `lwcc tune`: allreduce=recursive_doubling@32768,...")      \
   X(CONNECT_TIMEOUT, "", ENV_REAL, "60", "0.001..1e9", "seconds that a rank waits for the others to join")      \
   X(PEER_TIMEOUT, "", ENV_REAL, "20", "0..86400",                                                               \
     "seconds without a sign of life after which another node is taken for dead (TCP); 0: never")

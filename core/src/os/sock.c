@@ -152,6 +152,16 @@ ssize_t sock_recv(int fd, void *buf, size_t n) {
   return moved(recv(fd, buf, n, 0), "receive");
 }
 
+ssize_t sock_sendv(int fd, const struct iovec *parts, int n) {
+  if (n == 1) return sock_send(fd, parts->iov_base, parts->iov_len);
+  struct msghdr m = {.msg_iov = (struct iovec *)(uintptr_t)parts, .msg_iovlen = (size_t)n}; /* only read from */
+  return moved(sendmsg(fd, &m, MSG_NOSIGNAL), "send");
+}
+ssize_t sock_recvv(int fd, const struct iovec *parts, int n) {
+  if (n == 1) return sock_recv(fd, parts->iov_base, parts->iov_len);
+  return moved(readv(fd, parts, n), "receive");
+}
+
 ssize_t sock_send_fd(int fd, const void *buf, size_t n, int passed) {
   union {
     char bytes[CMSG_SPACE(sizeof(int))];

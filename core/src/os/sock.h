@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 
 int sock_listen_tcp(const char *address, int *fd_out, int *port_out); /* port: chosen by the kernel */
 int sock_listen_unix(const char *name, int *fd_out);
@@ -27,6 +28,9 @@ int sock_own_address(char *out, size_t cap);
 /* Bytes moved, 0: would block, or LWCC_ERR_PEER_LOST with a text that says closed or broken. n > 0. */
 ssize_t sock_send(int fd, const void *buf, size_t n);
 ssize_t sock_recv(int fd, void *buf, size_t n);
+/* The same for n parts at once. */
+ssize_t sock_sendv(int fd, const struct iovec *parts, int n);
+ssize_t sock_recvv(int fd, const struct iovec *parts, int n);
 /* The same, with one descriptor beside the bytes. fd_out: -1 if none came; owner: caller. */
 ssize_t sock_send_fd(int fd, const void *buf, size_t n, int passed);
 ssize_t sock_recv_fd(int fd, void *buf, size_t n, int *fd_out);

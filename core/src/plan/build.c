@@ -161,7 +161,15 @@ int plan_finish(lwcc_plan *p) {
   return p->status < 0 ? os_fail(p->status, "%s", p->text) : LWCC_OK;
 }
 
+int lwcc_plan_node(const lwcc_plan *p, int rank) {
+  return p->nodes ? p->nodes[rank] : rank / 2 * 2;
+}
+
 int plan_build(const lwcc_algo *algo, int rank, int size, lwcc_plan **out) {
+  return plan_build_on(algo, rank, size, NULL, out);
+}
+
+int plan_build_on(const lwcc_algo *algo, int rank, int size, const int *nodes, lwcc_plan **out) {
   const char *name = collective_name(algo->collective);
   if (size < algo->min_ranks)
     return os_fail(LWCC_ERR_UNSUPPORTED, "%s of %d ranks: this algorithm needs at least %d", name, size,
@@ -170,7 +178,9 @@ int plan_build(const lwcc_algo *algo, int rank, int size, lwcc_plan **out) {
     return os_fail(LWCC_ERR_UNSUPPORTED, "%s of %d ranks: this algorithm needs a power of two", name, size);
   lwcc_plan *p;
   TRY(plan_new(algo->collective, rank, size, algo->chunks ? algo->chunks(size) : size, &p));
+  p->nodes = nodes;
   algo->build(p, rank, size);
+  p->nodes = NULL;
   int status = plan_finish(p);
   if (status < 0) {
     plan_free(p);

@@ -29,7 +29,8 @@ struct lwcc_plan {
   plan_step *steps; /* owned; in order */
   int *round_end;   /* owned; round_end[k] = index after the last step of round k */
   int round_capacity;
-  int status; /* first failure of the builder, with text */
+  const int *nodes; /* borrowed, while it is built: the lowest rank of each rank's node; NULL: pairs */
+  int status;       /* first failure of the builder, with text */
   char text[224];
 };
 
@@ -45,19 +46,25 @@ const char *plan_step_fault(const lwcc_plan *p, const plan_step *s);
 
 /* Build rank's plan. Unfinished last rounds are ended. LWCC_ERR_PLAN, LWCC_ERR_UNSUPPORTED (ranks). Owner: caller. */
 int plan_build(const lwcc_algo *algo, int rank, int size, lwcc_plan **out);
-void plan_free(lwcc_plan *p); /* NULL is fine */
+int plan_build_on(const lwcc_algo *algo, int rank, int size, const int *nodes, lwcc_plan **out); /* nodes[size] */
+void plan_free(lwcc_plan *p);                                                                    /* NULL is fine */
 
 /* Prove plans[size] together. LWCC_OK, or LWCC_ERR_PLAN naming rank, step and chunk. */
 int plan_verify(const lwcc_plan *const *plans, int size);
 
-typedef struct {
-  int rounds;
-  double bytes;   /* sent by the busiest rank, in units of the payload */
-  double reduced; /* reduced by the busiest rank, in units of the payload */
+typedef struct {   /* of the busiest rank; bytes in units of the payload */
+  int rounds;      /* that cross nodes */
+  double bytes;    /* sent to other nodes by all ranks of a node together: they share its link */
+  double reduced;  /* bytes added */
+  int messages;    /* sent to other nodes */
+  int near_rounds; /* that stay within the node */
+  double near;     /* bytes sent within it */
 } plan_cost_t;
-plan_cost_t plan_cost(const lwcc_plan *const *plans, int size);
-double plan_seconds(const plan_cost_t *c, size_t nbytes, double alpha_s, double beta_s_per_byte,
-                    double gamma_s_per_byte);
+typedef struct { /* what a wire takes for a message, for each more that a rank sends in a round, and for a byte */
+  double alpha_s, beta_s_per_byte, gamma_s_per_byte /* adding */, overhead_s;
+} wire_cost;
+plan_cost_t plan_cost(const lwcc_plan *const *plans, int size, const int *nodes); /* NULL: each rank alone on one */
+double plan_seconds(const plan_cost_t *c, size_t nbytes, const wire_cost *w);
 
 /* Text picture, one line a step; returns the length needed (as snprintf). */
 int64_t plan_print(const lwcc_plan *p, char *out, size_t cap);

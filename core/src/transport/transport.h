@@ -5,8 +5,12 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 
-enum { LINK_CONTROL = 0, LINK_NAMED = 1, LINK_RAW = 2, LINK_CLASSES = 3 };
+enum { LINK_CONTROL, LINK_NAMED, LINK_RAW, LINK_NAMED_SMALL, LINK_RAW_SMALL, LINK_CLASSES };
+enum {
+  LINK_SMALL = LINK_NAMED_SMALL - LINK_NAMED
+}; /* what a small collective adds to its class: it passes the large */
 
 typedef struct transport_link transport_link; /* one end of the connection between two ranks; first member: ops */
 
@@ -15,10 +19,10 @@ typedef struct {
   /* 1: send and recv only look at memory, so they may be tried at any time, and data is not reported by the descriptor
    * unless set_asleep asked for it. 0: they are system calls; the caller waits for the (edge-triggered) descriptor. */
   int in_memory;
-  /* Move up to n bytes. Returns how many (0: would block), or LWCC_ERR_PEER_LOST (closed or broken; the text says how).
-   * Driving thread only. Never blocks. */
-  ssize_t (*send)(transport_link *l, int cls, const void *buf, size_t n);
-  ssize_t (*recv)(transport_link *l, int cls, void *buf, size_t n);
+  /* Move the bytes of n parts, or of the first of them. Returns how many (0: would block), or LWCC_ERR_PEER_LOST
+   * (closed or broken; the text says how). No part is empty. Driving thread only. Never blocks. */
+  ssize_t (*send)(transport_link *l, int cls, const struct iovec *parts, int n);
+  ssize_t (*recv)(transport_link *l, int cls, const struct iovec *parts, int n);
   /* A descriptor that polls readable when the peer rang, data came, or the peer died. The classes may share one. */
   int (*fd)(const transport_link *l, int cls);
   /* Before sleeping: tell the peer that it must ring (asleep = 1), afterwards that it need not (0). A transport whose
@@ -32,6 +36,10 @@ typedef struct {
   int (*check)(transport_link *l);
   void (*close)(transport_link *l); /* frees l */
 } transport_ops;
+
+/* For transports that move one part a call. */
+ssize_t transport_each(transport_link *l, int cls, const struct iovec *parts, int n,
+                       ssize_t (*one)(transport_link *l, int cls, void *buf, size_t nbytes));
 
 struct transport_link {
   const transport_ops *ops;

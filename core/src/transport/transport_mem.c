@@ -55,12 +55,18 @@ static ssize_t move(mem_link *m, shm_ring *ring, void *buf, size_t n) {
   return lost ? os_fail(LWCC_ERR_PEER_LOST, "mem: the link to rank %d broke", m->base.peer) : moved;
 }
 
-static ssize_t mem_send(transport_link *l, int cls, const void *buf, size_t n) {
-  return move(self(l), &self(l)->out[cls], (void *)(uintptr_t)buf, n); /* only read from */
+static ssize_t write_one(transport_link *l, int cls, void *buf, size_t n) {
+  return move(self(l), &self(l)->out[cls], buf, n);
+}
+static ssize_t read_one(transport_link *l, int cls, void *buf, size_t n) {
+  return move(self(l), &self(l)->in[cls], buf, n);
 }
 
-static ssize_t mem_recv(transport_link *l, int cls, void *buf, size_t n) {
-  return move(self(l), &self(l)->in[cls], buf, n);
+static ssize_t mem_send(transport_link *l, int cls, const struct iovec *parts, int n) {
+  return transport_each(l, cls, parts, n, write_one);
+}
+static ssize_t mem_recv(transport_link *l, int cls, const struct iovec *parts, int n) {
+  return transport_each(l, cls, parts, n, read_one);
 }
 
 static int mem_fd(const transport_link *l, int cls) {

@@ -13,7 +13,7 @@
 
 enum { AWAKE = 0, ASLEEP = 1, WANTS_ROOM = 2, PIECE_BYTES = 32 << 10 }; /* WANTS_ROOM: besides ASLEEP */
 
-static const uint64_t capacity[LINK_CLASSES] = {64 << 10, 256 << 10, 256 << 10};
+static const uint64_t capacity[LINK_CLASSES] = {64 << 10, 256 << 10, 256 << 10, 32 << 10, 32 << 10};
 
 typedef struct {                       /* the first page; then the bytes of side 0's rings, then those of side 1's */
   shm_ring_head head[2][LINK_CLASSES]; /* [writer's side][class] */
@@ -43,7 +43,7 @@ static int gone(const shm_link *s) {
   return os_fail(LWCC_ERR_PEER_LOST, "shm: the process of rank %d is gone", s->base.peer);
 }
 
-static ssize_t shm_send(transport_link *l, int cls, const void *buf, size_t n) {
+static ssize_t write_one(transport_link *l, int cls, void *buf, size_t n) {
   shm_link *s = self(l);
   if (s->lost) return gone(s);
   if (n > PIECE_BYTES) n = PIECE_BYTES; /* published in pieces, so that the peer copies while we do */
@@ -58,7 +58,7 @@ static ssize_t shm_send(transport_link *l, int cls, const void *buf, size_t n) {
   return moved;
 }
 
-static ssize_t shm_recv(transport_link *l, int cls, void *buf, size_t n) {
+static ssize_t read_one(transport_link *l, int cls, void *buf, size_t n) {
   shm_link *s = self(l);
   if (n > PIECE_BYTES) n = PIECE_BYTES;
   ssize_t moved = shm_ring_read(&s->in[cls], buf, n);
@@ -66,6 +66,13 @@ static ssize_t shm_recv(transport_link *l, int cls, void *buf, size_t n) {
   if (moved > 0) s->took = 1;
   if (moved == 0 && s->lost) return gone(s); /* what a dead peer sent before is still delivered */
   return moved;
+}
+
+static ssize_t shm_send(transport_link *l, int cls, const struct iovec *parts, int n) {
+  return transport_each(l, cls, parts, n, write_one);
+}
+static ssize_t shm_recv(transport_link *l, int cls, const struct iovec *parts, int n) {
+  return transport_each(l, cls, parts, n, read_one);
 }
 
 static int shm_fd(const transport_link *l, int cls) {

@@ -28,12 +28,12 @@ static ssize_t told(const transport_link *l, ssize_t n) {
   return os_fail((int)n, "tcp: rank %d: %s", l->peer, why);
 }
 
-static ssize_t tcp_send(transport_link *l, int cls, const void *buf, size_t n) {
-  return told(l, sock_send(fd_of(l, cls), buf, n));
+static ssize_t tcp_send(transport_link *l, int cls, const struct iovec *parts, int n) {
+  return told(l, sock_sendv(fd_of(l, cls), parts, n));
 }
 
-static ssize_t tcp_recv(transport_link *l, int cls, void *buf, size_t n) {
-  return told(l, sock_recv(fd_of(l, cls), buf, n));
+static ssize_t tcp_recv(transport_link *l, int cls, const struct iovec *parts, int n) {
+  return told(l, sock_recvv(fd_of(l, cls), parts, n));
 }
 
 /* Sockets report data and death by themselves, and the kernel sends at once. */
