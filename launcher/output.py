@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import io
 import os
 import select
 import time
@@ -102,7 +103,8 @@ class Stream:
             self._write_log(b"")
         if self.log is not None:
             self.log.close()
-            self._write_stamps(self.log.name)
+            if isinstance(self.log, io.BufferedWriter):  # a file: it has a name to write beside
+                self._write_stamps(self.log.name)
             self.log = None
 
     def tail(self) -> list[str]:
