@@ -103,6 +103,8 @@ static bool from_list(const char *s, int collective, size_t nbytes, char name_ou
     char *digits_end = NULL;
     if (at && strtoull(at + 1, &digits_end, 10) < nbytes && digits_end == end) found = false;
     if (digits_end == end) end = at;
+    if (found && memchr(name, ':', (size_t)(end - name)))
+      return false; /* a file's: lwcc_use's, for the sets it serves */
     if (found) snprintf(name_out, 64, "%.*s", (int)(end - name), name);
     if (found) return true;
     s += s[n] ? n + 1 : n;
@@ -110,11 +112,9 @@ static bool from_list(const char *s, int collective, size_t nbytes, char name_ou
   return false;
 }
 
-/* LWCC_ALGORITHM's name for this call, or false. Files of Python and plugins are lwcc_use's, for the sets that they
- * serve. */
+/* LWCC_ALGORITHM's name for this call, or false. Plugins too are lwcc_use's. */
 static bool from_environment(int collective, size_t nbytes, char name_out[64]) {
-  return from_list(env_text(ENV_ALGORITHM), collective, nbytes, name_out) && !strchr(name_out, ':') &&
-         !defined_plugin(collective, name_out);
+  return from_list(env_text(ENV_ALGORITHM), collective, nbytes, name_out) && !defined_plugin(collective, name_out);
 }
 
 /* By what `lwcc tune` has found, else by the model. */
