@@ -18,6 +18,11 @@ import pytest
 DEADLINE_S = 30.0
 
 
+def as_in_a_terminal() -> None:
+    """Run in the child: nohup, under which the suite may run, has it ignore SIGHUP."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class Job:
     """One lwccrun process. Its output is read as bytes."""
 
@@ -25,7 +30,9 @@ class Job:
         self.mark = mark
         env = {**os.environ, "LWCC_TEST_MARK": mark, "OMP_NUM_THREADS": "1", **popen.pop("env", {})}
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **popen}
-        self.process = subprocess.Popen([sys.executable, "-m", "lwcc.launcher", *args], env=env, **pipes)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "lwcc.launcher", *args], env=env, preexec_fn=as_in_a_terminal, **pipes
+        )
         self.out = b""
 
     def read_until(self, text: bytes, times: int = 1) -> None:
