@@ -185,6 +185,9 @@ class RemoteRank(Rank):
         if not self._agent.ended and not self.group_gone and signum:
             self._agent.say({"op": "signal", "rank": self.rank, "signum": int(signum), "group": group})
 
+    def close(self) -> None:
+        """Nothing: its agent has what is left of it."""
+
     def reap(self) -> bool:
         """True once: when its end has been told."""
         if self.died is not None or self.gone_at is None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -27,7 +28,7 @@ class CannotRun(Exception):
 
 
 @dataclass
-class Rank:
+class Rank(ABC):
     """A started rank. Its process group's number is its pid, fixed at start. Times: time.monotonic()."""
 
     rank: int
@@ -51,17 +52,17 @@ class Rank:
         """How it ended, in words."""
         return self.lost or describe_status(self.status or 0)
 
+    @abstractmethod
     def signal_group(self, signum: int) -> None:
         """Send signum to the rank's process group, if there is one left."""
-        raise NotImplementedError
 
+    @abstractmethod
     def signal(self, signum: int) -> None:
         """Send signum to the rank's own process."""
-        raise NotImplementedError
 
+    @abstractmethod
     def reap(self) -> bool:
         """Note the rank's end. True once: when it has just ended."""
-        raise NotImplementedError
 
     def group_alive(self) -> bool:
         """Is anything left of the rank's process group?"""
@@ -71,8 +72,9 @@ class Rank:
         """The pipes that are read here, by file descriptor."""
         return {}
 
+    @abstractmethod
     def close(self) -> None:
-        """End whatever is left."""
+        """End whatever is left here."""
 
 
 class LocalRank(Rank):

@@ -61,7 +61,16 @@ def start(folder: Path, name: str, command: list[str]) -> subprocess.Popen[bytes
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True)
 
 
-def wait_until_idle(folder: Path, nodes: int, seconds: float) -> None:
+def look_again(daemon: subprocess.Popen[bytes], seconds: float) -> None:
+    """Let some time pass in which the daemon has to live on."""
+    try:
+        code = daemon.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return
+    raise RuntimeError(f"{daemon.args} ended with code {code}; its log is beside the configuration")
+
+
+def wait_until_idle(folder: Path, nodes: int, seconds: float, slurmctld: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + seconds
     env = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
     shown = ""
@@ -71,7 +80,7 @@ def wait_until_idle(folder: Path, nodes: int, seconds: float) -> None:
         shown = done.stdout + done.stderr
         if done.stdout.split().count("idle") == nodes:
             return
-        time.sleep(0.2)
+        look_again(slurmctld, 0.2)
     raise TimeoutError(f"the nodes did not come up: {shown}")
 
 
@@ -88,11 +97,11 @@ def main(folder: Path, nodes: int) -> None:
     daemons = [start(folder, "munged", ["munged", "-F", "--force", f"--socket={folder}/munge.socket", *files])]
     deadline = time.monotonic() + 10
     while not (folder / "munge.socket").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+        look_again(daemons[0], 0.02)
     daemons.append(start(folder, "slurmctld", ["slurmctld", "-D"]))
     slurmds = [start(folder, f"slurmd.{n}", ["slurmd", "-D", "-N", f"n{n}"]) for n in range(1, nodes + 1)]
     try:
-        wait_until_idle(folder, nodes, 60)
+        wait_until_idle(folder, nodes, 60, daemons[1])
         answer = {"conf": str(folder / "slurm.conf"), "slurmds": [d.pid for d in slurmds]}
         print(json.dumps(answer), flush=True)
         sys.stdin.read()
