@@ -19,6 +19,7 @@ from lwcc_torch.c10d import calls, gloo, world
 from lwcc_torch.c10d.barrier import MonitoredBarrier
 from lwcc_torch.c10d.calls import Tensors
 from lwcc_torch.c10d.exchange import Exchange
+from lwcc_torch.c10d.opaque import opaque
 from lwcc_torch.c10d.pieces import Piece, Settle, joined, piece, place, same_count, scratch, spread
 from lwcc_torch.c10d.requests import Requests, Wanted
 from lwcc_torch.c10d.work import Completer, LwccWork
@@ -37,6 +38,7 @@ def create(options: Any, backend_options: Any) -> LwccGroup:
 _ProcessGroup: Any = dist.ProcessGroup  # its overloads would have to be repeated here
 
 
+@opaque
 class LwccGroup(_ProcessGroup):  # type: ignore[misc]
     """A process group over the core. Users get it from `init_process_group("lwcc")` and `new_group`.
 

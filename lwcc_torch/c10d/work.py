@@ -15,10 +15,12 @@ import torch.distributed as dist
 
 from lwcc import context, errors
 from lwcc import ops as core
+from lwcc_torch.c10d.opaque import opaque
 
 _LIVENESS_S = 0.5  # the completer looks this often whether it has to end
 
 
+@opaque
 class LwccWork(dist.Work):
     """A collective under way; made by a group.
 
