@@ -371,9 +371,9 @@ class Ticket:
         """The result, waiting for it if need be."""
         return self.wait()
 
-    def __del__(self) -> None:
+    def __del__(self, orphans: Any = _orphans) -> None:  # an argument, as the module's names are gone at exit
         if self._id:
-            _orphans.append((self._epoch, self._id, self._keep))
+            orphans.append((self._epoch, self._id, self._keep))
 
     def __repr__(self) -> str:
         state = "failed" if self._failure else "done" if self.done() else "pending"
