@@ -84,6 +84,8 @@ class Distributed:
     def step(self, *args: Any, **kwargs: Any) -> Any:
         """Complete the reduction, then do the step of the optimizer's own class; a closure is reduced each time."""
         closure = args[0] if args else kwargs.get("closure")
+        if self._reducer is not None:
+            self._reducer.refuse_spoilt("step")
         if self._reducer is not None and self._should_synchronize:
             if callable(closure):
                 reduced = self._reducing(closure)
@@ -109,11 +111,16 @@ class Distributed:
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """Clear the gradients, as the optimizer's own class does.
 
+        Gradients that were wholly under way, as those of a discriminator from its generator's loss, are waited for.
+
         Raises:
-            AssertionError: reductions are in flight.
+            AssertionError: a part of the reductions is in flight.
+            LwccError: a reduction that was waited for failed.
         """
         reducer = self._reducer
         if reducer is not None:
+            if reducer.spoilt or (reducer.in_flight and reducer.whole):
+                reducer.drop()
             self._refuse_in_flight(reducer, "zero_grad")
             if reducer.round_open:
                 reducer.forget()
