@@ -130,7 +130,8 @@ class Reducer:
         if slot.passes > wanted or bucket.ticket is not None:
             self.spoilt = f"a gradient of {slot.name} was computed more than backward_passes_per_step={wanted} times"
             raise AssertionError(
-                f"lwcc: {self.spoilt} before step() or synchronize(); raise backward_passes_per_step to accumulate locally"
+                f"lwcc: {self.spoilt} before step() or synchronize(); raise "
+                "backward_passes_per_step to accumulate locally"
             )
         dense = slot.deposit(self.options.sparse_as_dense)
         if slot.passes < wanted:
@@ -152,7 +153,7 @@ class Reducer:
 
     @property
     def whole(self) -> bool:
-        """Whether all reductions of the round were started, so that every rank can finish it without this one's help."""
+        """Whether all reductions of the round were started, so that nothing of it is left to do but to wait."""
         return all(bucket.ticket is not None for bucket in self._buckets)
 
     def drop(self) -> None:

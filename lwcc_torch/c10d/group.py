@@ -321,11 +321,13 @@ class LwccGroup(_ProcessGroup):  # type: ignore[misc]
 
     def send(self, tensors: Tensors, dst: int, tag: int) -> Any:
         """Send the tensor to a rank."""
-        return self._lines[calls.member(dst, self._count, "destination rank")].run(lambda: self._gloo.send(tensors, dst, tag))
+        line = self._lines[calls.member(dst, self._count, "destination rank")]
+        return line.run(lambda: self._gloo.send(tensors, dst, tag))
 
     def recv(self, tensors: Tensors, src: int, tag: int) -> Any:
         """Receive a tensor from a rank."""
-        return self._lines[calls.member(src, self._count, "source rank")].run(lambda: self._gloo.recv(tensors, src, tag))
+        line = self._lines[calls.member(src, self._count, "source rank")]
+        return line.run(lambda: self._gloo.recv(tensors, src, tag))
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> Any:
         """Receive a tensor from whichever rank sends."""
