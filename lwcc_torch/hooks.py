@@ -281,6 +281,9 @@ class Reducer:
         text = ""
         if len(mine) != len(expected):
             text = f"rank {context.rank()}: {len(mine)} parameters here, {len(expected)} on rank {root}"
+            for here, there, where in ((mine, expected, "here"), (expected, mine, f"on rank {root}")):
+                only = [one for one in here if one not in there]
+                text += f"; {only[0]} has requires_grad only {where}" if only else ""
         elif mine != expected:
             here, there = next(pair for pair in zip(mine, expected) if pair[0] != pair[1])
             text = f"rank {context.rank()}: {here} here, {there} on rank {root}"
