@@ -16,6 +16,8 @@ def opaque(kind: _Class) -> _Class:
     load the compiler.
     """
     engine: Any = importlib.import_module("torch._C._dynamo.eval_frame")
+    if not hasattr(engine, "set_code_exec_strategy"):  # before torch 2.7
+        return kind
     skip = engine._FrameAction.SKIP
     for method in vars(kind).values():
         if isinstance(method, types.FunctionType):
