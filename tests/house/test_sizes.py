@@ -24,6 +24,13 @@ EXCEPTIONS = {
     ("core/src/exec/shm_area.c", "shm_team_open"): "the seam to coord: called once for each team",
     ("tests/c/test_shm.c", "average"): "the shape of reduce_fold_fn",
     ("core/build_native.py", "compile_all"): "the signature of distutils' CCompiler.compile",
+    ("lwcc_torch/optimizer.py", "DistributedOptimizer"): "scripts give Horovod's arguments by position",
+    **{
+        ("lwcc_torch/ops.py", f"{group}{name}{form}"): "scripts give Horovod's arguments by position"
+        for group in ("", "grouped_")
+        for name, forms in (("allreduce", ("", "_", "_async", "_async_")), ("reducescatter", ("", "_async")))
+        for form in forms
+    },
 }
 BODY = re.compile(r"\)\s*\{")
 
