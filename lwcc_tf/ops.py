@@ -230,7 +230,7 @@ def join(process_set: Optional[ProcessSet] = None) -> Any:
     """
     if tf.executing_eagerly():
         return lwcc.join(process_set=process_set)
-    engine.refuse_xla("join")
+    engine.refuse_graph("join")
     with tf.control_dependencies(engine.chain()):
         last = tf.numpy_function(lambda: np.int32(lwcc.join(process_set=process_set)), [], tf.int32)
     return tf.ensure_shape(last, [])

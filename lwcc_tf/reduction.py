@@ -61,7 +61,7 @@ class Reducer:
         return out
 
     def _name(self, index: int, variable: Any) -> str:
-        return engine.unique(f"{self.name}.{index}.{_title(variable)}")
+        return f"{self.name}.{index}.{_title(variable)}"
 
     def _scaled(self, grad: Any) -> Any:
         if not self.options.scale_local:
