@@ -72,6 +72,24 @@ def case_ops_that_run_at_once_have_names_of_their_own(rank: int, size: int) -> N
     assert {"dup", "dup.2", "dup.grad", "dup.grad.2"} == set(names_of(back, one)), names_of(back, one)
 
 
+def case_numbers_of_tensors_that_differ_are_an_error_at_once(rank: int, size: int) -> None:
+    kind = tf.errors.FailedPreconditionError
+    ones = [tf.ones([2])] * 3
+    for most in (1, 2, 3):
+        for least in range(most):
+            mine = least if rank else most
+            sizes = " ".join(f"group of {n}" for n in (most, least) if n > 1)
+
+            def group(mine: int = mine) -> Any:
+                return hvd.grouped_allreduce(ones[:mine], name="uneven")
+
+            for call in (group, tf.function(group)) if least else ():
+                raises(kind, f'"uneven the ranks disagree {sizes}', call)
+            variables = [tf.Variable(1.0) for _ in range(mine)]
+            raises(kind, f"disagree {sizes}", lambda: hvd.broadcast_variables(variables, 0))  # noqa: B023
+    assert equal(hvd.allreduce(1.0, op=hvd.Sum), float(size))
+
+
 def case_functions_for_many_elements_at_once_are_refused(rank: int, size: int) -> None:
     kind, x = tf.errors.InvalidArgumentError, tf.ones([4, 3])
     raises(kind, "allreduce vectorized_map map_fn", lambda: tf.vectorized_map(hvd.allreduce, x))
