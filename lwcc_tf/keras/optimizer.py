@@ -85,6 +85,17 @@ class _Keras2(Distributed):
         return this.iterations
 
 
+def build(optimizer: Any, variables: list[Any]) -> None:
+    """Make the variables that an optimizer keeps for those of a model, if there are some and it has not done so."""
+    kind = type(optimizer)
+    if not variables or getattr(optimizer, "built", False):
+        return
+    inner = optimizer if hasattr(kind, "apply") else getattr(optimizer, "inner_optimizer", optimizer)
+    make = getattr(inner, "build", None) or getattr(inner, "_create_all_weights", None)  # the latter: legacy ones
+    if make is not None:
+        make(variables)
+
+
 def _distributed(kind: Any) -> Any:
     """Return the subclass of an optimizer's class that reduces gradients.
 
