@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import itertools
 import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Optional
@@ -18,15 +17,14 @@ if TYPE_CHECKING:
     from lwcc.authoring import Choice
     from lwcc.process_sets import ProcessSet
 
-_numbers = itertools.count()
-
 
 class _State:
     """What a distributed optimizer has beside the given one's state; kept out of Keras's sight."""
 
-    def __init__(self, options: Options, passes: int, average: bool) -> None:
+    def __init__(self, kind: type, options: Options, passes: int, average: bool) -> None:
         framework = backend.load()
-        self.reducer = framework.Reducer(f"optimizer{next(_numbers)}", options)
+        # not counted: a rank may make more of them, and what is in use at once gets numbers in its function
+        self.reducer = framework.Reducer(f"optimizer.{kind.__name__}", options)
         self.accumulator = framework.Accumulator(passes, average) if passes > 1 else None
 
 
@@ -206,7 +204,7 @@ def DistributedOptimizer(
     _watch_models(_home(kind))
     made: Any = object.__new__(_distributed(kind))
     object.__setattr__(made, "__dict__", optimizer.__dict__)  # past Keras, which tracks what is set
-    made.__dict__["_lwcc"] = _State(options.checked(), backward_passes_per_step, average_aggregated_gradients)
+    made.__dict__["_lwcc"] = _State(kind, options.checked(), backward_passes_per_step, average_aggregated_gradients)
     return made
 
 
