@@ -26,6 +26,14 @@ class _State:
         # not counted: a rank may make more of them, and what is in use at once gets numbers in its function
         self.reducer = framework.Reducer(f"optimizer.{kind.__name__}", options)
         self.accumulator = framework.Accumulator(passes, average) if passes > 1 else None
+        self.adaptive = framework.adaptive_step if options.op == Op.ADASUM else None
+
+    def step(self, grads: list[Any], variables: list[Any], take: Any) -> None:
+        """Call `take` with the reduced gradients; or with the rank's own, and then reduce what it changed."""
+        if self.adaptive is None:
+            take(self.reducer.reduce(grads, variables))
+        else:
+            self.adaptive(self.reducer, grads, variables, take)
 
 
 class Distributed:
@@ -41,12 +49,12 @@ class Distributed:
         self.__dict__["_lwcc"].reducer.local.add(key(variable))
 
     def _lwcc_reduced(self, grads: list[Any], variables: list[Any], then: Any) -> None:
-        """Call `then` with the reduced gradients, at once or, when passes are accumulated, with the last of them."""
+        """Take a step with `then`, at once or, when passes are accumulated, with the last of them."""
         state = self.__dict__["_lwcc"]
         if state.accumulator is None:
-            then(state.reducer.reduce(grads, variables))
+            state.step(grads, variables, then)
         else:
-            state.accumulator.run(grads, lambda sums: then(state.reducer.reduce(sums, variables)))
+            state.accumulator.run(grads, lambda sums: state.step(sums, variables, then))
 
 
 class _Keras3(Distributed):
@@ -151,10 +159,10 @@ def _warn_once() -> None:
 
 def DistributedOptimizer(
     optimizer: Any, name: Optional[str] = None, device_dense: str = "", device_sparse: str = "",
-    compression: Any = None, *, sparse_as_dense: bool = False, gradient_predivide_factor: float = 1.0,
+    compression: Any = None, sparse_as_dense: bool = False, gradient_predivide_factor: float = 1.0,
     op: int = Op.AVERAGE, backward_passes_per_step: int = 1, average_aggregated_gradients: bool = False,
     num_groups: int = 0, groups: Groups = None, process_set: Optional[ProcessSet] = None,
-    scale_local_gradients: bool = True, use_locking: bool = False, algorithm: Optional[Choice] = None,
+    scale_local_gradients: bool = True, *, algorithm: Optional[Choice] = None,
 ) -> Any:  # fmt: skip
     """Return an optimizer of a subclass of the given one's class that steps on gradients reduced over the ranks.
 
@@ -164,20 +172,20 @@ def DistributedOptimizer(
 
     Args:
         optimizer: of Keras 3 (backend tensorflow or torch) or tf_keras, built or not.
-        name: accepted for compatibility; so are `device_dense`, `device_sparse` and `use_locking`.
+        name: accepted for compatibility; so are `device_dense` and `device_sparse`.
         device_dense: as `name`.
         device_sparse: as `name`.
         compression: `Compression.fp16` and `bf16` halve the bytes of float32 gradients on the wire.
         sparse_as_dense: make tf.IndexedSlices dense; else their rows are gathered.
         gradient_predivide_factor: Average as a division by this before the sum, and by size / this after it.
-        op: Average or Sum.
+        op: Average or Sum of the gradients; or Adasum, an adaptive sum of the steps that the ranks would take alone:
+            those that point the same way are averaged, those at right angles added, variable by variable.
         backward_passes_per_step: gradients of so many calls are summed locally, then reduced once for one step.
         average_aggregated_gradients: divide that sum by their number.
         num_groups: deprecated, see `groups`.
         groups: lists of variables, or a number of groups to make, that are reduced together.
         process_set: the ranks that take part.
         scale_local_gradients: scale the gradients of variables registered as local by 1 / ranks.
-        use_locking: as `name`.
         algorithm: what reduces dense gradients, see `lwcc.allreduce`; default what the set uses (`lwcc.use`).
 
     Raises:
