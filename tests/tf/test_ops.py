@@ -23,7 +23,7 @@ def run_cases(run_ranks: Any, n: int, script: str, *files: str) -> None:
 
 
 def test_ops_graphs_and_keras_on_two_ranks(run_ranks: Any) -> None:
-    files = ("cases_ops.py", "cases_names.py", "cases_graphs.py", "cases_keras.py")
+    files = ("cases_ops.py", "cases_names.py", "cases_graphs.py", "cases_keras.py", "cases_horovod.py")
     run_cases(run_ranks, 2, "cases_all.py", *files)
 
 
