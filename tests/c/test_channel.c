@@ -2,6 +2,7 @@
 #pragma GCC diagnostic ignored "-Wformat-zero-length" /* of CHECK without a text */
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include "channel/channel.h"
@@ -10,6 +11,7 @@
 #include "os/mem.h"
 #include "os/sock.h"
 #include "os/status.h"
+#include "transport/ucx.h"
 
 typedef struct {
   int controls, lost, lost_status;
@@ -25,8 +27,8 @@ typedef struct {
   int raw; /* a descriptor that feeds bytes in place of rank 1's control socket, or -1 */
 } pair;
 
-typedef enum { MEM, MEM_MISCHIEF, SHM, TCP, KINDS } kind;
-static const char *const kind_names[] = {"mem", "mem with mischief", "shm", "tcp"};
+typedef enum { MEM, MEM_MISCHIEF, SHM, TCP, UCX_TCP, UCX_SHM, KINDS } kind;
+static const char *const kind_names[] = {"mem", "mem with mischief", "shm", "tcp", "ucx over tcp", "ucx over shm"};
 
 static void on_control(void *arg, int peer, const void *msg, size_t nbytes) {
   seen *s = arg;
@@ -44,6 +46,51 @@ static void on_lost(void *arg, int peer, int status, const char *text) {
   os_copy_text(s->text, sizeof s->text, text);
 }
 
+static void tcp_sockets(int n, int *a, int *b) {
+  int listener, port;
+  CHECK(sock_listen_tcp("127.0.0.1", &listener, &port) == 0);
+  for (int c = 0; c < n; c++) {
+    CHECK(sock_connect_tcp("127.0.0.1", port, &a[c]) == 0);
+    CHECK(sock_accept(listener, &b[c]) == 0);
+  }
+  close(listener);
+}
+
+typedef struct {
+  int rank, socket, code;
+  transport_link *link;
+  char text[256];
+} ucx_end;
+
+static void *begin_ucx(void *arg) {
+  ucx_end *e = arg;
+  int sockets[2];
+  bool other[2] = {false, false};
+  transport_link *links[2] = {NULL, NULL};
+  sockets[e->rank] = -1;
+  sockets[!e->rank] = e->socket;
+  transport_ucx_meeting m = {.rank = e->rank,
+                             .size = 2,
+                             .sockets = sockets,
+                             .other_netns = other,
+                             .timeout_s = 20,
+                             .deadline_ns = clock_deadline(20)};
+  e->code = transport_ucx_join(&m, links);
+  if (e->code < 0) os_copy_text(e->text, sizeof e->text, os_error());
+  if (e->code < 0) close(e->socket);
+  e->link = links[!e->rank];
+  return NULL;
+}
+
+static void begin_both(ucx_end e[2]) {
+  pthread_t other;
+  e[1].rank = 1;
+  tcp_sockets(1, &e[0].socket, &e[1].socket);
+  CHECK(pthread_create(&other, NULL, begin_ucx, &e[1]) == 0);
+  begin_ucx(&e[0]);
+  CHECK(pthread_join(other, NULL) == 0);
+}
+
 static void make_links(pair *p, kind k, uint64_t fault_after, transport_link **l) {
   int fds[2], a[LINK_CLASSES], b[LINK_CLASSES];
   if (k == SHM) {
@@ -54,14 +101,14 @@ static void make_links(pair *p, kind k, uint64_t fault_after, transport_link **l
     CHECK(transport_shm_open(1, p->rings, 0, fds[0], &l[0]) == 0 &&
           transport_shm_open(0, p->rings, 1, fds[1], &l[1]) == 0);
   } else if (k == TCP) {
-    int listener, port;
-    CHECK(sock_listen_tcp("127.0.0.1", &listener, &port) == 0);
-    for (int c = 0; c < LINK_CLASSES; c++) {
-      CHECK(sock_connect_tcp("127.0.0.1", port, &a[c]) == 0);
-      CHECK(sock_accept(listener, &b[c]) == 0);
-    }
-    close(listener);
+    tcp_sockets(LINK_CLASSES, a, b);
     CHECK(transport_tcp_open(1, a, &l[0]) == 0 && transport_tcp_open(0, b, &l[1]) == 0);
+  } else if (k == UCX_TCP || k == UCX_SHM) {
+    ucx_end e[2] = {0};
+    setenv("UCX_TLS", k == UCX_TCP ? "tcp" : "posix,self", 1);
+    begin_both(e);
+    for (int i = 0; i < 2; i++) CHECK(e[i].code == 0, "%s", e[i].text);
+    for (int i = 0; i < 2; i++) l[i] = e[i].link;
   } else {
     CHECK(transport_mem_pair(k == MEM ? 0 : 20261130, fault_after, &l[0], &l[1]) == 0);
   }
@@ -79,9 +126,17 @@ static void pair_open(pair *p, kind k, uint64_t fault_after) {
   }
 }
 
+static void *close_one(void *arg) {
+  channel_close(arg);
+  return NULL;
+}
+
+/* Side by side: a leaving end may wait a moment for the other. */
 static void pair_close(pair *p) {
-  for (int i = 0; i < 2; i++)
-    if (p->ch[i]) channel_close(p->ch[i]);
+  pthread_t other;
+  if (p->ch[1]) CHECK(pthread_create(&other, NULL, close_one, p->ch[1]) == 0);
+  if (p->ch[0]) channel_close(p->ch[0]);
+  if (p->ch[1]) CHECK(pthread_join(other, NULL) == 0);
   if (p->rings) mem_segment_unmap(p->rings, transport_shm_bytes());
 }
 
@@ -241,6 +296,7 @@ static void test_garbage_from_a_peer_is_contained(kind k) {
   CHECK(channel_create(0, 2, 7, of, &ev, &p.ch[0]) == 0);
   const struct iovec all = {junk, sizeof junk};
   for (int i = 0; i < 100 && l[1]->ops->send(l[1], LINK_CONTROL, &all, 1) == 0; i++) continue;
+  l[1]->ops->flush(l[1]);
   CHECK(DRIVE(&p, p.seen[0].lost == 1), "%s", kind_names[k]);
   CHECK(p.seen[0].lost_status == LWCC_ERR_PROTOCOL && p.seen[0].controls == 0, "%s", p.seen[0].text);
   l[1]->ops->close(l[1]);
@@ -282,7 +338,10 @@ static void report_idle_cost(kind k) {
 }
 
 int main(void) {
-  for (kind k = 0; k < KINDS; k++) {
+  const ucx_library *ucx;
+  kind last = ucx_load(&ucx) == 0 ? KINDS : UCX_TCP;
+  if (last < KINDS) printf("skipped: %s\n", os_error());
+  for (kind k = 0; k < last; k++) {
     test_messages_of_every_size_arrive_whole(k);
     test_classes_do_not_block_one_another(k);
     test_control_is_delivered_both_ways_without_limit(k);
