@@ -322,7 +322,7 @@ static void disconnect(ucx_link *s) {
 static void link_close(transport_link *l) {
   ucx_link *s = self(l);
   ucx_worker *w = s->worker;
-  if (s->endpoint) leave(s);
+  if (s->endpoint && !s->lost) leave(s);
   ucx_sleep(w, false);
   disconnect(s);
   abandon(s, s->note_request);
