@@ -131,12 +131,19 @@ static void *close_one(void *arg) {
   return NULL;
 }
 
-/* Side by side: a leaving end may wait a moment for the other. */
+/* Rank 1 leaves while rank 0 goes on: a leaving end may wait a moment for the other. */
+static pthread_t begin_leaving(pair *p) {
+  pthread_t leaving;
+  CHECK(pthread_create(&leaving, NULL, close_one, p->ch[1]) == 0);
+  p->ch[1] = NULL;
+  return leaving;
+}
+
 static void pair_close(pair *p) {
-  pthread_t other;
-  if (p->ch[1]) CHECK(pthread_create(&other, NULL, close_one, p->ch[1]) == 0);
+  bool both = p->ch[1] != NULL;
+  pthread_t leaving = both ? begin_leaving(p) : pthread_self();
   if (p->ch[0]) channel_close(p->ch[0]);
-  if (p->ch[1]) CHECK(pthread_join(other, NULL) == 0);
+  if (both) CHECK(pthread_join(leaving, NULL) == 0);
   if (p->rings) mem_segment_unmap(p->rings, transport_shm_bytes());
 }
 
@@ -226,9 +233,9 @@ static void test_a_lost_peer_fails_its_ios_once_and_delivers_what_it_sent(kind k
   CHECK(DRIVE(&p, channel_idle(p.ch[1])));
   chan_io in = {.buf = buf, .nbytes = 8, .tag = 5}, late = {.buf = buf, .nbytes = 8};
   channel_recv(p.ch[0], 1, LINK_RAW, &in);
-  channel_close(p.ch[1]);
-  p.ch[1] = NULL;
+  pthread_t leaving = begin_leaving(&p);
   CHECK(DRIVE(&p, p.seen[0].lost > 0), "%s", kind_names[k]);
+  CHECK(pthread_join(leaving, NULL) == 0);
   CHECK(p.seen[0].controls == 1 && memcmp(p.seen[0].last, "bye", 3) == 0, "%s", kind_names[k]);
   CHECK(in.status == LWCC_ERR_PEER_LOST && p.seen[0].lost_status == LWCC_ERR_PEER_LOST);
   CHECK(channel_lost(p.ch[0], 1) && strstr(p.seen[0].text, "rank 1"), "%s", p.seen[0].text);
@@ -259,6 +266,7 @@ static void test_a_wrong_tag_or_length_is_a_protocol_failure(kind k) {
 static void test_a_sleeper_is_woken_by_data_by_death_and_by_wake(kind k) {
   pair p;
   pair_open(&p, k, 0);
+  pthread_t leaving = pthread_self();
   for (int event = 0; event < 3; event++) {
     seen before = p.seen[0];
     while (channel_progress(p.ch[0]) > 0) continue;
@@ -269,10 +277,7 @@ static void test_a_sleeper_is_woken_by_data_by_death_and_by_wake(kind k) {
       CHECK(channel_control(p.ch[1], 0, "x", 1) == 0);
       while (!channel_idle(p.ch[1])) channel_progress(p.ch[1]);
     }
-    if (event == 2) {
-      channel_close(p.ch[1]);
-      p.ch[1] = NULL;
-    }
+    if (event == 2) leaving = begin_leaving(&p);
     uint64_t start = clock_ns();
     channel_wait(p.ch[0], INT64_C(20000000000));
     CHECK(clock_ns() - start < UINT64_C(15000000000), "%s: event %d did not wake", kind_names[k], event);
@@ -280,6 +285,7 @@ static void test_a_sleeper_is_woken_by_data_by_death_and_by_wake(kind k) {
     CHECK(DRIVE(&p, event == 0 || p.seen[0].controls + p.seen[0].lost > before.controls + before.lost));
   }
   CHECK(p.seen[0].lost == 1, "%s", kind_names[k]);
+  CHECK(pthread_join(leaving, NULL) == 0);
   pair_close(&p);
 }
 

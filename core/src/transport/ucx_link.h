@@ -7,7 +7,7 @@
 #include "transport/ucx.h"
 
 /* A tag: 40 bits that the receiver chose at random, 16 of a count, 8 of the kind: a class, or a note. */
-enum { SLOTS = 8, NOTES = 32, NOTE_KIND = LINK_CLASSES, TAG_COUNT_SHIFT = 8 };
+enum { SLOTS = 8, NOTES = 16, NOTE_KIND = LINK_CLASSES, TAG_COUNT_SHIFT = 8 };
 #define TAG_COUNT (UINT64_C(0xffff) << TAG_COUNT_SHIFT)
 
 /* What one end tells the other about itself. Each note holds all, the latest counts; a message's tag has the count of

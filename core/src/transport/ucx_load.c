@@ -103,8 +103,9 @@ int ucx_context(const ucx_library *ucx, size_t peers, void **out) {
   if (st == UCX_DONE) st = ucx->ucp_init_version(UCX_MAJOR, UCX_MINOR, &params, config, out);
   if (config) ucx->ucp_config_release(config);
   if (st == UCX_DONE) return LWCC_OK;
-  return os_fail(LWCC_ERR_UNSUPPORTED, "ucx: %s does not start: %s; see UCX_TLS, UCX_NET_DEVICES, UCX_LOG_LEVEL",
-                 ucx->path, ucx->ucs_status_string(st));
+  return os_fail(LWCC_ERR_UNSUPPORTED,
+                 "ucx: %s does not start: %s; see UCX_TLS, UCX_NET_DEVICES; LWCC_LOG_LEVEL=debug says more", ucx->path,
+                 ucx->ucs_status_string(st));
 }
 
 int transport_ucx_describe(char *out, size_t cap) {

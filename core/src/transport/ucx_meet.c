@@ -112,7 +112,8 @@ static int connect_one(meeting *t, int i, int errors) {
   ucx_status st = ucx_link_connect(s, t->addresses[i], errors);
   t->unreachable[i] = st == UCX_UNREACHABLE;
   if (st == UCX_DONE || (t->unreachable[i] && errors == UCX_ERRORS_PEER)) return LWCC_OK;
-  return os_fail(LWCC_ERR_UNSUPPORTED, "ucx: no way to rank %d: %s; see UCX_TLS and UCX_NET_DEVICES", i,
+  return os_fail(LWCC_ERR_UNSUPPORTED,
+                 "ucx: no way to rank %d: %s; see UCX_TLS and UCX_NET_DEVICES; LWCC_LOG_LEVEL=debug says more", i,
                  t->worker->ucx->ucs_status_string(st));
 }
 
