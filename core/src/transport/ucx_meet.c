@@ -74,21 +74,22 @@ static int hear(meeting *t, int i, bool first) {
   return sock_recv_all(t->m->sockets[i], t->addresses[i], w->nbytes, NULL, t->m->deadline_ns);
 }
 
-static int lost(int i) {
+static void say_who(int i, int code) {
   char why[200];
   os_copy_text(why, sizeof why, os_error());
-  return os_fail(LWCC_ERR_PEER_LOST, "ucx: rank %d at the start: %s", i, why);
+  os_fail(code, "ucx: rank %d at the start: %s", i, why);
 }
 
 /* All say, then all listen: what one says fits into a connection's buffers. */
 static int exchange(meeting *t, bool first) {
-  for (int i = 0; i < t->m->size; i++)
-    if (paired(t, i) && tell(t, i, first) < 0) return lost(i);
-  for (int i = 0; i < t->m->size; i++)
-    if (paired(t, i) && hear(t, i, first) < 0) return lost(i);
-  for (int i = 0; i < t->m->size; i++)
+  int code = LWCC_OK;
+  for (int i = 0; i < t->m->size && code >= 0; i++)
+    if (paired(t, i) && (code = tell(t, i, first)) < 0) say_who(i, code);
+  for (int i = 0; i < t->m->size && code >= 0; i++)
+    if (paired(t, i) && (code = hear(t, i, first)) < 0) say_who(i, code);
+  for (int i = 0; i < t->m->size && code >= 0; i++)
     if (paired(t, i) && t->heard[i].bad) complain(t, i, t->heard[i].why);
-  return LWCC_OK;
+  return code;
 }
 
 static int open_each(meeting *t) {
