@@ -273,20 +273,26 @@ static int link_check(transport_link *l) {
   ssize_t n = 1;
   while (!s->lost && n > 0) n = sock_recv(s->fd, drop, sizeof drop);
   if (n < 0) {
+    char why[sizeof s->why];
+    os_copy_text(why, sizeof why, os_error());
     ucx_sleep(s->worker, false);
     for (int i = 0; i < DRAIN_TRIES && s->worker->ucx->ucp_worker_progress(s->worker->handle); i++) continue;
-    give_up(s, "its process is gone");
+    give_up(s, why);
   }
   return s->lost ? gone(s) : LWCC_OK;
 }
 
-/* Who tears its side down takes what is under way with it. So say that we leave, and wait until the peer has it all:
- * it needs no call of its application for that. Meanwhile serve the others, who may be leaving too. */
+/* Who tears its side down takes what is under way with it. So say that we leave, and wait until the peer has it all,
+ * unless it has taken all already: it needs no call of its application for that. Meanwhile serve the others, who may be
+ * leaving too. */
 static void leave(ucx_link *s) {
   ucx_worker *w = s->worker;
   if (!w->linger_until_ns) w->linger_until_ns = clock_deadline(linger_s);
   ucx_sleep(w, false);
   link_flush(&s->base);
+  bool taken = true;
+  for (int c = 0; c < LINK_CLASSES; c++) taken &= s->out[c].taken == s->out[c].sent;
+  if (taken) return;
   s->leaves = true;
   ucx_link_say(s);
   while (!s->lost && !s->peer.heard && clock_ns() < w->linger_until_ns) {
