@@ -348,6 +348,7 @@ int main(void) {
   kind last = ucx_load(&ucx) == 0 ? KINDS : UCX_TCP;
   if (last < KINDS) printf("skipped: %s\n", os_error());
   for (kind k = 0; k < last; k++) {
+    if (k == UCX_TCP) check_leaks_so_far();
     test_messages_of_every_size_arrive_whole(k);
     test_classes_do_not_block_one_another(k);
     test_control_is_delivered_both_ways_without_limit(k);

@@ -204,6 +204,7 @@ int main(void) {
     printf("skipped: %s\n", os_error());
     return 0;
   }
+  check_leaks_so_far();
   setenv("UCX_TLS", "tcp", 1);
   CHECK(transport_ucx_describe(text, sizeof text) > 0 && strstr(text, ucx->path) && strstr(text, "tcp"), "%s", text);
   test_who_breaks_the_rules_is_lost("tcp");
