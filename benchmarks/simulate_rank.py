@@ -15,6 +15,7 @@ import numpy as np
 from lwcc import bench_rank, context, raw
 
 MOST, LEAST = 300, 2
+BURSTS = 2 << 20  # bytes, of which a shaper's bursts are little
 Case = tuple[str, str, int]
 
 
@@ -37,7 +38,8 @@ def iterations_of(case: Case, prepared: Any, budget_s: float) -> int:
     each = float(once(case, prepared, 3 if case[2] < 1 << 22 else 1).min())
     if each < 0.01:
         each = float(np.median(once(case, prepared, 10)))
-    return int(min(max(budget_s / max(each, 1e-9), LEAST), MOST))
+    least = max(LEAST, BURSTS // case[2])
+    return int(min(max(budget_s / max(each, 1e-9), least), MOST))
 
 
 def main() -> int:

@@ -21,6 +21,7 @@ USUAL = Costs(
     add_s_per_byte=0.15e-9, copy_s_per_byte=0.1e-9, switch_s=4e-6, start_s=3e-6,
     spill=0.6,
 )  # fmt: skip
+_FAR = 2.0  # of the logarithms: costs beyond are no machine's, but another program's work
 _TURNS, _STEP, _PULL, _DOUBT = 12, 0.08, 0.03, 0.15
 
 
@@ -81,7 +82,7 @@ def _search(
 
     before = loss(logs, _errors(seen, network, _costs(start, logs)))
     for share in (1.0, 0.5, 0.25, 0.1):
-        at = logs + share * step
+        at = np.clip(logs + share * step, first - _FAR, first + _FAR)
         errors = _errors(seen, network, _costs(start, at))
         if loss(at, errors) < before * (1 - 1e-3):
             return at, errors

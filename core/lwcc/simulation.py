@@ -90,7 +90,7 @@ def calibrate(args: argparse.Namespace, network: Network) -> int:
     costs, left = calibration.fit(seen, network)
     parts = asdict(costs)
     for name in calibration.FITTED:
-        unit = (1e9, "ns/B") if name.endswith("byte") else (1e6, "us")
+        unit = (1e9, "ns/B") if name.endswith("byte") else (1.0, "") if name == "spill" else (1e6, "us")
         print(f"# {name:<18}{parts[name] * unit[0]:10.3f} {unit[1]}")
     bench.keep({"parts": parts})
     print(f"# {len(seen)} measurements met with a median error of {left:.1%}; stored in {bench.cost_file()}")

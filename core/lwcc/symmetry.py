@@ -6,6 +6,7 @@ ranks are.
 
 from __future__ import annotations
 
+import gc
 import random
 import time
 from collections.abc import Sequence
@@ -69,8 +70,14 @@ def cast(algorithm: Planned, network: Network) -> Cast:
     builder = _Builder(algorithm, network)
     if network.ranks <= SMALL:
         return builder.everybody()
-    found = None if network.host_cores else builder.by_shift()
-    return found or builder.by_kind()
+    collects = gc.isenabled()
+    gc.disable()  # millions of small tuples and no circle among them: looking through them again and again takes longer
+    try:
+        found = None if network.host_cores else builder.by_shift()
+        return found or builder.by_kind()
+    finally:
+        if collects:
+            gc.enable()
 
 
 class _Builder:
