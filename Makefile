@@ -5,13 +5,14 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 NP ?= 2
 TF_MATRIX ?= 2.16.2 2.21.0
+TORCH_MATRIX ?= 2.9.1 2.14.1
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CORE := $(shell find core launcher lwcc_torch lwcc_tf setup.py pyproject.toml -type f ! -name '*.pyc' 2>/dev/null)
 C_FILES = $(shell git ls-files '*.c' '*.h')
 
-.PHONY: demo test check lint fmt chaos fuzz bench clean test-tf-matrix test-engines
+.PHONY: demo test check lint fmt chaos fuzz bench clean test-tf-matrix test-torch-matrix test-engines
 
 demo: $(VENV)/.examples
 	$(BIN)/lwccrun -np $(NP) examples/pytorch_mnist.py
@@ -54,6 +55,16 @@ test-tf-matrix:
 	for v in $(TF_MATRIX); do $(PYTHON) -m venv build/tf/$$v \
 	  && build/tf/$$v/bin/python -m pip install --quiet tensorflow-cpu==$$v pytest==9.0.2 build/tf/lwcc-*.whl \
 	  && build/tf/$$v/bin/python -m pytest -q tests/tf -k "three_ranks or two_ranks" || exit 1; done
+
+# torch.distributed and hvd in the oldest and the newest torch; each may be a CUDA build of 7 GB, and runs on the CPU
+test-torch-matrix:
+	rm -rf build/torch && mkdir -p build/torch
+	$(PYTHON) -m pip wheel --quiet --no-deps -w build/torch .
+	for v in $(TORCH_MATRIX); do $(PYTHON) -m venv build/torch/$$v \
+	  && build/torch/$$v/bin/python -m pip install --quiet torch==$$v numpy build/torch/lwcc-*.whl \
+	    $$(grep -E '^(pytest|hypothesis|cloudpickle|ml_dtypes)' tests/requirements.txt) \
+	  && build/torch/$$v/bin/python -m pytest -q -m 'slow or not slow' tests/torch --ignore tests/torch/test_frameworks.py \
+	  || exit 1; done
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)

@@ -310,7 +310,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--rounds", type=int, default=3, metavar="R", help="interleaved rounds (default 3)")
     parser.add_argument("--budget", type=float, default=0.1, metavar="S", help="seconds for one size of one round")
     parser.add_argument("--limit", type=float, default=300.0, metavar="S", help="seconds for one engine of one round")
-    parser.add_argument("--transport", choices=("shm", "tcp"), help="LWCC's transport")
+    parser.add_argument("--transport", choices=("shm", "tcp", "ucx", "shm+ucx"), help="LWCC's transport")
     parser.add_argument("--net", help="a network of namespaces, as for lwccrun")
     parser.add_argument("--json", metavar="FILE", help="write everything to this file")
     parser.set_defaults(run=run)

@@ -15,11 +15,11 @@
 
 enum {
   SHM_LINE = 128,
-  SHM_SLOTS = 4,                  /* per rank */
-  SHM_SLOT_BYTES = 256 << 10,     /* the most that a chunk has */
-  SHM_PLACE_BYTES = 32 << 10,     /* one of the two places of swap */
-  SHM_SWAP_REDUCE = 16 << 10,     /* swap up to here: allreduce, */
-  SHM_SWAP_MOVE = SHM_PLACE_BYTES /* and the others */
+  SHM_SLOTS = 4,                              /* per rank */
+  SHM_SLOT_BYTES = 256 << 10,                 /* the most that a chunk has */
+  SHM_SWAP_REDUCE = 16 << 10,                 /* swap up to here: allreduce, */
+  SHM_SWAP_MOVE = 32 << 10,                   /* and the others */
+  SHM_PLACE_BYTES = SHM_SWAP_MOVE + (4 << 10) /* one of the two places of swap, with its head */
 };
 
 typedef struct {
@@ -36,6 +36,13 @@ typedef struct { /* registered buffers of one rank's call */
   uint64_t in_offset, out_offset;
   uint32_t in_region, out_region;
 } shm_where;
+
+typedef struct { /* of a place of swap; what is longer than `data` follows */
+  /* swaps of the pair, with the one that the data is of. In the place and not in the rank's state, because the reader,
+   * who has the line then, writes it next; and so a few bytes arrive with the word that announces them. */
+  _Alignas(SHM_LINE) _Atomic uint32_t swaps;
+  _Alignas(16) char data[SHM_LINE - 16];
+} shm_place;
 
 enum { SHM_REGISTERED = 0, SHM_STAGED = 1, SHM_FOLDED = 2 }; /* how far a rank is in a call, see shm_rank.state */
 
@@ -71,12 +78,12 @@ struct shm_call {
   const char *from; /* where allreduce finds its own contribution */
   /* pipelined kernels: chunks, and the next one to contribute, to reduce, to take out */
   uint64_t chunks, in, red, out;
-  size_t chunk, tile; /* elements */
-  uint32_t ring;      /* slots in use */
-  uint32_t ahead;     /* chunks to contribute before the first result */
-  int stage, seen;    /* swap, fold, pull */
-  int failed;         /* pull: before the first step */
-  bool nontemporal, chunks_known;
+  size_t chunk, tile;                       /* elements */
+  uint32_t ring;                            /* slots in use */
+  uint32_t ahead;                           /* chunks to contribute before the first result */
+  int stage, seen;                          /* swap, fold, pull */
+  int failed;                               /* pull: before the first step */
+  bool nontemporal, chunks_known, agreeing; /* agreeing: the peer may wait for my state */
 };
 
 struct shm_team {
@@ -94,8 +101,7 @@ struct shm_team {
 #if defined(__SANITIZE_THREAD__)
   atomic_uint fence;
 #endif
-  bool unread;           /* the last swap did not wait for the peer, */
-  uint32_t unread_until; /* who was in it by this state */
+  bool unread; /* the last swap did not wait for the peer */
   shm_reach reach;
   shm_where where[2]; /* what my line says */
   const void **src;   /* p of each */

@@ -73,7 +73,8 @@ shm_call *shm_start(shm_team *t, const coll_args *a) {
   c->stage = 0;
   if (reduces(a)) prepare_reduction(c);
   if (c->staged != SHM_MOVE) t->call++;
-  if (t->reach.find && fold_pays(t, a, c->width) && !c->prescale && shm_fold_begin(c)) return c;
+  c->agreeing = t->reach.find && fold_pays(t, a, c->width);
+  if (c->agreeing && !c->prescale && shm_fold_begin(c)) return c;
   begin_staged(c);
   return c;
 }

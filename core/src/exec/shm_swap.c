@@ -3,8 +3,12 @@
  * already has, and there is nothing to wait for before writing. */
 #include "exec/shm_area.h"
 
-static char *place(const shm_team *t, int owner) {
-  return shm_slot(t, owner, SHM_SLOTS);
+static shm_place *place(const shm_team *t, int rank) { /* that this rank writes in the current swap */
+  return (shm_place *)shm_slot(t, (rank + (int)t->swaps) & 1, SHM_SLOTS);
+}
+static char *data(const shm_call *c, shm_place *at) { /* the same on both ranks: they share the arguments */
+  bool few = !c->a.counts && c->a.count * c->width <= sizeof at->data;
+  return few ? at->data : (char *)(at + 1);
 }
 static size_t block(const size_t *counts, size_t count, int r) {
   return counts ? counts[r] : count;
@@ -104,12 +108,19 @@ enum { SWAP_ENTER, SWAP_WAIT };
 
 static bool enter(shm_call *c) {
   shm_team *t = c->team;
-  /* If I did not wait in the last swap, the peer may still read the place that I am to write: it has finished when it
-   * is in a later call (every call between was its too). */
-  if (t->unread && !shm_reached(shm_state(t, 1 - t->me), t->unread_until)) return false;
+  shm_place *mine = place(t, t->me);
+  /* If I did not wait in the last swap, the peer has yet to write its word here, and still reads my data elsewhere.
+   * acquire: pairs with the release below */
+  if (t->unread && !shm_reached(atomic_load_explicit(&mine->swaps, memory_order_acquire), t->swaps)) return false;
   t->unread = false;
-  contribute(c, place(t, (t->me + (int)t->swaps) & 1));
-  shm_publish(t, SHM_STAGED);
+  contribute(c, data(c, mine));
+  /* release: pairs with the acquire in shm_swap_step */
+  atomic_store_explicit(&mine->swaps, t->swaps + 1, memory_order_release);
+  if (c->agreeing) {
+    shm_publish(t, SHM_STAGED);
+  } else {
+    t->unsettled = true;
+  }
   c->stage = SWAP_WAIT;
   return true;
 }
@@ -121,14 +132,14 @@ void shm_swap_begin(shm_call *c) {
 
 int shm_swap_step(shm_call *c) {
   shm_team *t = c->team;
-  int peer = 1 - t->me;
   if (c->stage == SWAP_ENTER) return enter(c) ? SHM_MOVED : SHM_IDLE;
   /* crowded: shm_fold's ranks must never be two calls apart */
   bool wait = c->a.collective != LWCC_BROADCAST || c->a.root != t->me || t->crowded;
-  if (wait && !shm_reached(shm_state(t, peer), 4 * t->call + SHM_STAGED)) return SHM_IDLE;
-  collect(c, place(t, (peer + (int)t->swaps) & 1));
+  shm_place *theirs = place(t, 1 - t->me);
+  /* seq_cst: also a sleeper's last look, see shm_get */
+  if (wait && !shm_reached(atomic_load_explicit(&theirs->swaps, memory_order_seq_cst), t->swaps + 1)) return SHM_IDLE;
+  collect(c, data(c, theirs));
   t->swaps++;
   t->unread = !wait;
-  t->unread_until = 4 * t->call + SHM_STAGED;
   return SHM_DONE;
 }
