@@ -7,6 +7,7 @@ is an escalation: a list of moments and signals that is worked through until no 
 from __future__ import annotations
 
 import os
+import re
 import selectors
 import signal
 import socket
@@ -357,6 +358,10 @@ class Supervisor:
             self._watchdog.end()
 
 
+# As Python says it, and as the core does within the words of a framework.
+_OF_ANOTHER = re.compile(r"PeerLost: |ShutDown: rank |rank \d+ has left|rank \d+ \(host \S+ pid \d+\) is gone")
+
+
 def _blame(rank: Rank) -> tuple[bool, bool, int]:
     """Order of several ranks that ended in the same instant: a signal is a cause."""
     return (_consequence(rank), (rank.status or 0) > 0, rank.rank)
@@ -364,7 +369,7 @@ def _blame(rank: Rank) -> tuple[bool, bool, int]:
 
 def _consequence(rank: Rank) -> bool:
     """Tell whether the rank's last lines say that it failed because another rank had gone."""
-    return any("PeerLost: " in line or "ShutDown: rank " in line for line in rank.err.tail())
+    return any(_OF_ANOTHER.search(line) for line in rank.err.tail())
 
 
 def _take_signals() -> dict[int, Any]:

@@ -97,6 +97,23 @@ def test_survivors_learn_of_the_death_at_once_and_may_say_so(lwccrun: Any) -> No
     assert "lwccrun: 3 failed after it by themselves (rank 0-2)" in report
 
 
+@pytest.mark.parametrize(
+    "words", ["rank 1 has left (lwcc shutdown) and takes part in nothing", "rank 1 (host a, pid 77) is gone: closed"]
+)
+def test_who_fails_for_another_is_not_blamed_even_if_it_ends_first(lwccrun: Any, words: str) -> None:
+    script = lwccrun.script(
+        MEMBER
+        + "store.set(f'started/{rank}', b'1')\n[store.get(f'started/{r}', 20) for r in range(2)]\n"
+        + f"if rank == 0: sys.exit('in a graph\\n{words}')\n"
+        + "store.get('exit/0', 20)\nraise RuntimeError('my own bug')"
+    )
+    code, _, err = lwccrun("-np", "2", script).finish()
+    report = _report(err)
+    assert code == 1
+    assert report[0].startswith("lwccrun: rank 1 failed: exit code 1"), report
+    assert any("my own bug" in line for line in report), report
+
+
 def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace(lwccrun: Any) -> None:
     script = "trap '' TERM; echo ready; [ $RANK = 0 ] || { while :; do read x < $FIFO; done; }; read x < $FIFO; exit 3"
     fifo = Path(lwccrun.script("")).with_suffix(".fifo")
