@@ -372,7 +372,7 @@ class Ticket:
         return self.wait()
 
     def __del__(self) -> None:
-        if self._id:
+        if getattr(self, "_id", 0):  # compilers of functions make one without __init__, to trace with
             _orphans.append((self._epoch, self._id, self._keep))
 
     def __repr__(self) -> str:
