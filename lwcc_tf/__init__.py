@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from lwcc.context import rank as rank
     from lwcc.context import shutdown as shutdown
     from lwcc.context import size as size
+    from lwcc.errors import HorovodVersionMismatchError as HorovodVersionMismatchError
+    from lwcc.errors import HostsUpdatedInterrupt as HostsUpdatedInterrupt
     from lwcc.errors import LwccError as LwccError
     from lwcc.errors import Mismatch as Mismatch
     from lwcc.errors import PeerLost as PeerLost
@@ -54,9 +56,9 @@ if TYPE_CHECKING:
     from lwcc.process_sets import add_process_set as add_process_set
     from lwcc.process_sets import global_process_set as global_process_set
     from lwcc.process_sets import remove_process_set as remove_process_set
+    from lwcc.running import run as run
     from lwcc_tf.compression import Compression as Compression
     from lwcc_tf.compression import Compressor as Compressor
-    from lwcc_tf.keras.optimizer import DistributedOptimizer as DistributedOptimizer
     from lwcc_tf.ops import allgather as allgather
     from lwcc_tf.ops import allreduce as allreduce
     from lwcc_tf.ops import alltoall as alltoall
@@ -73,7 +75,10 @@ if TYPE_CHECKING:
     from lwcc_tf.ops import rank_op as rank_op
     from lwcc_tf.ops import reducescatter as reducescatter
     from lwcc_tf.ops import size_op as size_op
+    from lwcc_tf.optimizer import DistributedOptimizer as DistributedOptimizer
+    from lwcc_tf.state import BroadcastGlobalVariablesHook as BroadcastGlobalVariablesHook
     from lwcc_tf.state import allgather_object as allgather_object
+    from lwcc_tf.state import broadcast_global_variables as broadcast_global_variables
     from lwcc_tf.state import broadcast_object as broadcast_object
     from lwcc_tf.state import broadcast_object_fn as broadcast_object_fn
     from lwcc_tf.state import broadcast_variables as broadcast_variables
@@ -90,9 +95,10 @@ _HOME = {
         "ccl_built cuda_built ddl_built gloo_built gloo_enabled mpi_built mpi_enabled mpi_threads_supported "
         "nccl_built rocm_built"
     ),
-    "lwcc.errors": "LwccError Mismatch PeerLost ShutDown Timeout",
+    "lwcc.errors": ("HorovodVersionMismatchError HostsUpdatedInterrupt LwccError Mismatch PeerLost ShutDown Timeout"),
     "lwcc.inspection": "start_timeline stats stop_timeline",
     "lwcc.ops": "Adasum Average Max Min Product Sum",
+    "lwcc.running": "run",
     "lwcc.process_sets": "ProcessSet add_process_set global_process_set remove_process_set",
     "lwcc_tf.compression": "Compression Compressor",
     "lwcc_tf.ops": (
@@ -100,16 +106,17 @@ _HOME = {
         "grouped_reducescatter join local_rank_op local_size_op process_set_included_op rank_op reducescatter "
         "size_op"
     ),
-    "lwcc_tf.keras.optimizer": "DistributedOptimizer",
-    "lwcc_tf.state": "allgather_object broadcast_object broadcast_object_fn broadcast_variables",
+    "lwcc_tf.optimizer": "DistributedOptimizer",
+    "lwcc_tf.state": (
+        "BroadcastGlobalVariablesHook allgather_object broadcast_global_variables broadcast_object broadcast_object_fn "
+        "broadcast_variables"
+    ),
     "lwcc_tf.sync_batch_norm": "SyncBatchNormalization",
     "lwcc_tf.tape": "DistributedGradientTape PartialDistributedGradientTape",
 }
 _WHERE = {name: module for module, names in _HOME.items() for name in names.split()}
 _WHERE["HorovodInternalError"] = "lwcc.errors"
 _INSTEAD = {
-    "BroadcastGlobalVariablesHook": "a hook of TensorFlow 1; call broadcast_variables(variables, root_rank=0)",
-    "broadcast_global_variables": "a function of TensorFlow 1; call broadcast_variables(variables, root_rank=0)",
     "data": "not here; shard with dataset.shard(size(), rank())",
     "elastic": "not here; the ranks of a job are fixed: save checkpoints and start again",
 }

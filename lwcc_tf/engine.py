@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import struct
+import sys
 import weakref
 import zlib
 from collections.abc import Sequence
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import tensorflow as tf
@@ -16,7 +17,7 @@ from lwcc import ops as core
 from lwcc.naming import joins_of
 from lwcc.ops import Op
 from lwcc.ops import reduction as reduction
-from lwcc_tf import library
+from lwcc_tf import library, names
 
 if TYPE_CHECKING:
     from lwcc.authoring import Choice
@@ -64,24 +65,6 @@ def set_id(process_set: Optional[ProcessSet]) -> int:
     return collectives.set_id(process_set)
 
 
-_seen: weakref.WeakKeyDictionary[Any, dict[str, int]] = weakref.WeakKeyDictionary()  # outermost graph -> names
-
-
-def _outermost(graph: Any) -> Any:
-    while getattr(graph, "outer_graph", None) is not None and getattr(graph.outer_graph, "building_function", False):
-        graph = graph.outer_graph
-    return graph
-
-
-def unique(name: str) -> str:
-    """Return a name that no other op of the function being traced has; every trace counts anew, so ranks agree."""
-    if tf.executing_eagerly():
-        return name
-    counts = _seen.setdefault(_outermost(tf.compat.v1.get_default_graph()), {})
-    counts[name] = counts.get(name, 0) + 1
-    return name if counts[name] == 1 else f"{name}.{counts[name]}"
-
-
 def _unnamed(call: Call) -> tuple[str, bool]:
     """Return a name for a call without one, and whether the kernel has to number the calls."""
     joins = joins_of(set_id(call.process_set))
@@ -89,9 +72,7 @@ def _unnamed(call: Call) -> tuple[str, bool]:
     if tf.executing_eagerly():
         # attributes select a kernel, so that counting here would make one for each call
         return f"tf.{call.title}.{context.epoch()}.{ranks}.{joins}noname", True
-    graph = _outermost(tf.compat.v1.get_default_graph())
-    function = re.sub(r"_\d+$", "", getattr(graph, "name", None) or "graph")
-    return unique(f"tf.{function}.{call.title}.{ranks}.noname"), False
+    return f"tf.{names.place()}.{call.title}.{ranks}.noname", False
 
 
 def _bits(value: float) -> int:
@@ -99,13 +80,37 @@ def _bits(value: float) -> int:
     return int(bits)
 
 
-def refuse_xla(what: str) -> None:
-    """Raise if the function being traced is to be compiled by XLA, which knows no op of ours.
+def _refuse_parallel(what: str) -> None:
+    """Raise if the function being traced is to run for many elements at once, which ranks would pair up at random."""
+    advice = ""
+    frame: Optional[FrameType] = sys._getframe(2)
+    while frame is not None and not advice:
+        kind = type(frame.f_locals.get("self")).__name__ if frame.f_code.co_name == "__init__" else ""
+        if frame.f_code.co_name == "_pfor_impl":
+            advice = (
+                "tf.vectorized_map or a vectorized Jacobian, which run it for all rows at once; call it for the whole "
+                "tensor outside, or use tf.map_fn, tape.jacobian(experimental_use_pfor=False)"
+            )
+        elif kind.startswith("_Parallel") and kind.endswith("Dataset"):
+            advice = (
+                "a tf.data function with num_parallel_calls, which runs for several elements at once, in no order that "
+                "the ranks share; leave num_parallel_calls away, or communicate in the training step"
+            )
+        frame = frame.f_back
+    if advice:
+        raise tf.errors.InvalidArgumentError(None, None, f"lwcc: {what} inside {advice}")
+
+
+def refuse_graph(what: str) -> None:
+    """Raise if the function being traced is none that collectives can be in, as one that XLA compiles.
 
     Raises:
         InvalidArgumentError: it is.
     """
-    if not tf.executing_eagerly() and _in_xla(tf.compat.v1.get_default_graph()):
+    if tf.executing_eagerly():
+        return
+    _refuse_parallel(what)
+    if _in_xla(tf.compat.v1.get_default_graph()):
         raise tf.errors.InvalidArgumentError(
             None, None,
             f"lwcc: {what} inside a tf.function with jit_compile=True, which XLA cannot compile; use jit_compile=False "
@@ -142,15 +147,16 @@ def run(call: Call, tensors: Sequence[Any], splits: Any = None) -> Any:
         tf.errors.OpError: see `lwcc_tf.ops`.
     """
     eager = tf.executing_eagerly()
-    refuse_xla(call.title)
+    refuse_graph(call.title)
     attributes: dict[str, Any] = {"process_set": set_id(call.process_set)}
     name, numbered = _unnamed(call) if call.name is None else (call.name, False)
-    attributes.update(op=int(call.op), root=call.root, blocking=int(eager), numbered=int(numbered), tensor_name=name)
+    attributes.update(op=int(call.op), root=call.root, blocking=int(eager), numbered=int(numbered))
     if call.prescale != 1.0 or call.postscale != 1.0:
         attributes.update(prescale_bits=_bits(call.prescale), postscale_bits=_bits(call.postscale))
     if call.algorithm is not None:
         attributes["algorithm"] = choosing.native_name(call.algorithm, call.collective, attributes["process_set"])
     op = library.wrapper(call.collective)
+    attributes["tensor_name"] = names.unique(name)
     if call.collective == core.BARRIER:
         return op(**attributes)
     if call.collective == core.ALLTOALL:

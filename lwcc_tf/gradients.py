@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from lwcc import ops as core
 from lwcc.ops import Op
-from lwcc_tf import engine, library
+from lwcc_tf import engine, library, names
 
 
 def _factor(op: Any, name: str) -> float:
@@ -25,11 +25,11 @@ def _factor(op: Any, name: str) -> float:
 def _back(forward: Any, collective: int, tensors: Sequence[Any], **attributes: Any) -> Any:
     """Run the collective that carries gradients back, under a name made from that of the op."""
     eager = tf.executing_eagerly()
-    engine.refuse_xla("the gradient of a collective")
+    engine.refuse_graph("the gradient of a collective")
     name = forward.get_attr("tensor_name")
     name = f"{name.decode() if isinstance(name, bytes) else name}.grad"
     common = {
-        "tensor_name": engine.unique(name), "process_set": forward.get_attr("process_set"), "blocking": int(eager),
+        "tensor_name": names.unique(name), "process_set": forward.get_attr("process_set"), "blocking": int(eager),
         "numbered": forward.get_attr("numbered") if eager else 0,
     }  # fmt: skip
     made = library.wrapper(collective)

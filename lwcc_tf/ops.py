@@ -40,13 +40,29 @@ if TYPE_CHECKING:
 assert gradients is not None  # imported for what it registers
 
 
-def _tensors(values: Sequence[Any]) -> list[Any]:
-    return [tf.convert_to_tensor(value) for value in values]
+def _tensor(value: Any, title: str) -> Any:
+    if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)) or value is None:
+        kind = "None" if value is None else f"a tf.{type(value).__name__}"
+        raise ValueError(
+            f"lwcc: {title} takes dense tensors (allreduce also tf.IndexedSlices), not {kind}; of a RaggedTensor send "
+            "flat_values and row_lengths(), of a SparseTensor its parts, with allgather"
+        )
+    tensor = tf.convert_to_tensor(value)
+    if tensor.dtype in (tf.string, tf.variant, tf.resource):
+        raise ValueError(
+            f"lwcc: {title} takes tensors of numbers or bool, not of dtype {tensor.dtype.name}; for Python objects "
+            "there are broadcast_object and allgather_object"
+        )
+    return tensor
+
+
+def _tensors(values: Sequence[Any], title: str) -> list[Any]:
+    return [_tensor(value, title) for value in values]
 
 
 def _reduced(call: Call, tensors: Sequence[Any], compression: type[Compressor]) -> list[Any]:
     """Run reductions; what is compressed is summed and scaled by the core in 32 bits, and narrow on its way only."""
-    given = _tensors(tensors)
+    given = _tensors(tensors, call.title)
     if call.op in (Op.MIN, Op.MAX, Op.PRODUCT) and any(tensor.dtype.is_complex for tensor in given):
         raise ValueError(f"lwcc: {call.title} with op={call.op.name.title()} has no meaning for complex numbers")
     packed = [compression.compress(tensor) for tensor in given]
@@ -73,9 +89,9 @@ def _slices(call: Call, value: tf.IndexedSlices) -> tf.IndexedSlices:
 
 def allreduce(
     tensor: Any, average: Optional[bool] = None, device_dense: str = "", device_sparse: str = "",
-    compression: type[Compressor] = Compression.none, *, op: Optional[int] = None, prescale_factor: float = 1.0,
+    compression: type[Compressor] = Compression.none, op: Optional[int] = None, prescale_factor: float = 1.0,
     postscale_factor: float = 1.0, name: Optional[str] = None, process_set: Optional[ProcessSet] = None,
-    ignore_name_scope: bool = False, algorithm: Optional[Choice] = None,
+    ignore_name_scope: bool = False, *, algorithm: Optional[Choice] = None,
 ) -> Any:  # fmt: skip
     """Reduce `tensor` over the ranks (default: average); return a tensor of its shape and type.
 
@@ -102,9 +118,9 @@ def allreduce(
 
 def grouped_allreduce(
     tensors: Sequence[Any], average: Optional[bool] = None, device_dense: str = "", device_sparse: str = "",
-    compression: type[Compressor] = Compression.none, *, op: Optional[int] = None, prescale_factor: float = 1.0,
+    compression: type[Compressor] = Compression.none, op: Optional[int] = None, prescale_factor: float = 1.0,
     postscale_factor: float = 1.0, name: Optional[str] = None, process_set: Optional[ProcessSet] = None,
-    ignore_name_scope: bool = False, algorithm: Optional[Choice] = None,
+    ignore_name_scope: bool = False, *, algorithm: Optional[Choice] = None,
 ) -> list[Any]:  # fmt: skip
     """Reduce several dense tensors as one unit; return tensors, in order."""
     if len(tensors) == 0:
@@ -129,7 +145,7 @@ def grouped_allgather(
     """`allgather` several tensors as one unit."""
     if len(tensors) == 0:
         return []
-    rows = [tf.reshape(tensor, [1]) if tensor.shape.rank == 0 else tensor for tensor in _tensors(tensors)]
+    rows = [tf.reshape(tensor, [1]) if tensor.shape.rank == 0 else tensor for tensor in _tensors(tensors, "allgather")]
     call = Call(core.ALLGATHER, name, process_set=process_set, algorithm=algorithm)
     return list(engine.run(call, rows).outputs)
 
@@ -140,7 +156,7 @@ def broadcast(
 ) -> Any:  # fmt: skip
     """Return the tensor of `root_rank`, a global rank also within a process set."""
     call = Call(core.BROADCAST, name, root=root_rank, process_set=process_set, algorithm=algorithm)
-    return engine.run(call, _tensors([tensor]))[0]
+    return engine.run(call, _tensors([tensor], "broadcast"))[0]
 
 
 def broadcast_(
@@ -148,15 +164,16 @@ def broadcast_(
 ) -> list[Any]:
     """Overwrite variables (of TensorFlow or Keras) with those of `root_rank`, as one unit; return them.
 
+    In a graph of TensorFlow 1 what is returned does it when a session runs it.
     Between ranks that share memory a variable's own memory is read, and one copy is made into the others'.
     """
     found = list(variables)
     if not found:
         return found
     call = Call(core.BROADCAST, name, root=root_rank, process_set=process_set)
-    for variable, value in zip(found, engine.run(call, _tensors(found))):
-        variable.assign(value)
-    return found
+    done = [v.assign(value) for v, value in zip(found, engine.run(call, _tensors(found, "broadcast")))]
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    return found if graph is None or graph.building_function else done
 
 
 def alltoall(
@@ -177,7 +194,7 @@ def alltoall(
         The rows; with `splits` the pair (rows, received_splits), the latter an int32 tensor.
     """
     wanted = tf.zeros([0], tf.int64) if splits is None else tf.cast(tf.convert_to_tensor(splits), tf.int64)
-    given = _tensors([tensor])
+    given = _tensors([tensor], "alltoall")
     if given[0].shape.rank == 0:
         raise ValueError("lwcc: alltoall deals out rows, so it needs a tensor of at least one dimension")
     done = engine.run(Call(core.ALLTOALL, name, process_set=process_set, algorithm=algorithm), given, wanted)
@@ -186,8 +203,8 @@ def alltoall(
 
 def reducescatter(
     tensor: Any, device_dense: str = "", compression: type[Compressor] = Compression.none, op: int = Op.AVERAGE,
-    name: Optional[str] = None, *, process_set: Optional[ProcessSet] = None, prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0, ignore_name_scope: bool = False, algorithm: Optional[Choice] = None,
+    name: Optional[str] = None, process_set: Optional[ProcessSet] = None, prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0, ignore_name_scope: bool = False, *, algorithm: Optional[Choice] = None,
 ) -> Any:  # fmt: skip
     """Reduce over the ranks and return this rank's rows; where they don't divide, the first ranks get one more."""
     return grouped_reducescatter(
@@ -198,8 +215,8 @@ def reducescatter(
 
 def grouped_reducescatter(
     tensors: Sequence[Any], device_dense: str = "", compression: type[Compressor] = Compression.none,
-    op: int = Op.AVERAGE, name: Optional[str] = None, *, process_set: Optional[ProcessSet] = None,
-    prescale_factor: float = 1.0, postscale_factor: float = 1.0, ignore_name_scope: bool = False,
+    op: int = Op.AVERAGE, name: Optional[str] = None, process_set: Optional[ProcessSet] = None,
+    prescale_factor: float = 1.0, postscale_factor: float = 1.0, ignore_name_scope: bool = False, *,
     algorithm: Optional[Choice] = None,
 ) -> list[Any]:  # fmt: skip
     """`reducescatter` (Average or Sum) several tensors as one unit."""
@@ -207,7 +224,7 @@ def grouped_reducescatter(
         raise ValueError(f"lwcc: reducescatter takes op=Average or Sum, not {Op(op).name.title()}")
     if len(tensors) == 0:
         return []
-    given = _tensors(tensors)
+    given = _tensors(tensors, "reducescatter")
     if any(tensor.shape.rank == 0 for tensor in given):
         raise ValueError("lwcc: reducescatter deals out rows, so it needs tensors of at least one dimension")
     call = Call(core.REDUCESCATTER, name, Op(op), 0, prescale_factor, postscale_factor, process_set, algorithm)
@@ -215,8 +232,15 @@ def grouped_reducescatter(
 
 
 def barrier(process_set: Optional[ProcessSet] = None) -> Any:
-    """Return when every rank of the set has called it; in a function: an op, in order with others that have effects."""
-    return engine.run(Call(core.BARRIER, None, process_set=process_set), [])
+    """Return when every rank of the set has called it.
+
+    In a graph: return a tensor, 0, of an op that runs in order with others that have effects.
+    """
+    done = engine.run(Call(core.BARRIER, None, process_set=process_set), [])
+    if tf.executing_eagerly():
+        return None
+    with tf.control_dependencies([done]):
+        return tf.zeros([], tf.int32)
 
 
 def join(process_set: Optional[ProcessSet] = None) -> Any:
@@ -230,7 +254,7 @@ def join(process_set: Optional[ProcessSet] = None) -> Any:
     """
     if tf.executing_eagerly():
         return lwcc.join(process_set=process_set)
-    engine.refuse_xla("join")
+    engine.refuse_graph("join")
     with tf.control_dependencies(engine.chain()):
         last = tf.numpy_function(lambda: np.int32(lwcc.join(process_set=process_set)), [], tf.int32)
     return tf.ensure_shape(last, [])

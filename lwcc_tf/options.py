@@ -32,8 +32,8 @@ class Options(NamedTuple):
         Raises:
             ValueError: they don't fit together.
         """
-        if self.op not in (Op.AVERAGE, Op.SUM):
-            raise ValueError(f"lwcc: gradients take op=Average or Sum, not {Op(self.op).name.title()}")
+        if self.op not in (Op.AVERAGE, Op.SUM, Op.ADASUM):
+            raise ValueError(f"lwcc: gradients take op=Average, Sum or Adasum, not {Op(self.op).name.title()}")
         if self.predivide != 1.0 and self.op != Op.AVERAGE:
             raise ValueError("lwcc: gradient_predivide_factor needs op=Average")
         if isinstance(self.groups, int) and self.groups < 0:

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from lwcc.ops import Op
 from lwcc_tf import engine, ops
 from lwcc_tf.compression import Compression
 from lwcc_tf.options import Options, key
@@ -41,12 +42,13 @@ class Reducer:
         if not engine.takes_part(self.options.process_set):
             return out
         dense: list[int] = []
+        dense_only = self.options.sparse_as_dense or self.options.op == Op.ADASUM
         for i, (grad, variable) in enumerate(zip(grads, variables)):
             if grad is None:
                 continue
             if key(variable) in self.local:
                 out[i] = self._scaled(grad)
-            elif isinstance(grad, tf.IndexedSlices) and not self.options.sparse_as_dense:
+            elif isinstance(grad, tf.IndexedSlices) and not dense_only:
                 name = self._name(i, variable)
                 kind = self.options.op
                 out[i] = ops.allreduce(grad, op=kind, name=name, process_set=self.options.process_set)
@@ -61,7 +63,7 @@ class Reducer:
         return out
 
     def _name(self, index: int, variable: Any) -> str:
-        return engine.unique(f"{self.name}.{index}.{_title(variable)}")
+        return f"{self.name}.{index}.{_title(variable)}"
 
     def _scaled(self, grad: Any) -> Any:
         if not self.options.scale_local:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
+import tensorflow as tf
+
 import lwcc
 from lwcc_tf import ops
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
 def broadcast_variables(
     variables: Iterable[Any], root_rank: int, process_set: Optional[ProcessSet] = None, inplace: bool = False
-) -> None:
+) -> Any:
     """Overwrite variables on all ranks with those of `root_rank`.
 
     Args:
@@ -23,6 +25,9 @@ def broadcast_variables(
         root_rank: a global rank.
         process_set: the ranks that take part.
         inplace: accepted for compatibility.
+
+    Returns:
+        None; in a graph of TensorFlow 1 the op that does it, for a session to run.
 
     Raises:
         ValueError: something that is no variable (use `broadcast_object`).
@@ -34,7 +39,44 @@ def broadcast_variables(
             raise ValueError(
                 f"lwcc: broadcast_variables: item {i} is {type(variable).__name__}, no variable; use broadcast_object"
             )
-    ops.broadcast_(found, root_rank, name=f"broadcast_variables.{len(found)}", process_set=process_set)
+    name = "broadcast_variables"
+    if not found and tf.executing_eagerly():  # the others may have some: then they shall hear of it
+        ops.broadcast(tf.zeros([0]), root_rank, name=name, process_set=process_set)
+    done = ops.broadcast_(found, root_rank, name=name, process_set=process_set)
+    in_session = not tf.executing_eagerly() and not tf.compat.v1.get_default_graph().building_function
+    return tf.group(*done) if in_session else None
+
+
+def broadcast_global_variables(root_rank: int) -> Any:
+    """Return the op that overwrites all variables of a graph of TensorFlow 1 with those of `root_rank`.
+
+    Raises:
+        ValueError: outside of such a graph: there TensorFlow lists no variables; use `broadcast_variables`.
+    """
+    if tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function:
+        raise ValueError(
+            "lwcc: broadcast_global_variables is for graphs of TensorFlow 1; here call broadcast_variables(variables, "
+            "root_rank)"
+        )
+    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+
+
+class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc, unused-ignore]
+    """Gives all ranks the variables of `root_rank` when a session of TensorFlow 1 has been created."""
+
+    def __init__(self, root_rank: int, device: str = "") -> None:
+        """`root_rank` is a global rank; `device` is accepted for compatibility."""
+        super().__init__()
+        self.root_rank = root_rank
+        self._op: Any = None
+
+    def begin(self) -> None:
+        """Add the op to the graph."""
+        self._op = broadcast_global_variables(self.root_rank)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Run it."""
+        session.run(self._op)
 
 
 def broadcast_object(

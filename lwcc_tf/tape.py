@@ -63,9 +63,9 @@ def _walk(sources: Any, grads: Any) -> Iterable[Any]:
 
 def DistributedGradientTape(
     gradtape: tf.GradientTape, device_dense: str = "", device_sparse: str = "",
-    compression: type[Compressor] = Compression.none, sparse_as_dense: bool = False, *, op: int = Op.AVERAGE,
+    compression: type[Compressor] = Compression.none, sparse_as_dense: bool = False, op: int = Op.AVERAGE,
     gradient_predivide_factor: float = 1.0, num_groups: int = 0, groups: Groups = None,
-    process_set: Optional[ProcessSet] = None, scale_local_gradients: bool = True,
+    process_set: Optional[ProcessSet] = None, scale_local_gradients: bool = True, *,
     algorithm: Optional[Choice] = None,
 ) -> Any:  # fmt: skip
     """Return a tape whose `gradient` reduces what the given tape computes.
@@ -76,7 +76,7 @@ def DistributedGradientTape(
         device_sparse: as `device_dense`.
         compression: `Compression.fp16` and `bf16` halve the bytes of float32 gradients on the wire.
         sparse_as_dense: make tf.IndexedSlices dense; else their rows are gathered.
-        op: Average or Sum.
+        op: Average or Sum; or Adasum, adaptive for each gradient, where tf.IndexedSlices are made dense.
         gradient_predivide_factor: Average as a division by this before the sum, and by size / this after it.
         num_groups: deprecated, see `groups`.
         groups: lists of variables, or a number of groups to make, that are reduced together.
@@ -104,9 +104,9 @@ def DistributedGradientTape(
 
 def PartialDistributedGradientTape(
     gradtape: tf.GradientTape, device_dense: str = "", device_sparse: str = "",
-    compression: type[Compressor] = Compression.none, sparse_as_dense: bool = False, *, op: int = Op.AVERAGE,
+    compression: type[Compressor] = Compression.none, sparse_as_dense: bool = False, op: int = Op.AVERAGE,
     gradient_predivide_factor: float = 1.0, num_groups: int = 0, groups: Groups = None,
-    process_set: Optional[ProcessSet] = None, local_layers: Any = None, scale_local_gradients: bool = True,
+    process_set: Optional[ProcessSet] = None, local_layers: Any = None, scale_local_gradients: bool = True, *,
     algorithm: Optional[Choice] = None,
 ) -> Any:  # fmt: skip
     """Return a `DistributedGradientTape` that leaves the gradients of some layers on their rank.

@@ -14,6 +14,13 @@ from typing import Any, Callable, Optional, Union
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+# ways between all pairs of ranks, as variables of a job
+WIRES = {
+    "tcp": {"LWCC_TRANSPORT": "tcp"},
+    "ucx-tcp": {"LWCC_TRANSPORT": "ucx", "UCX_TLS": "tcp"},
+    "ucx-shm": {"LWCC_TRANSPORT": "ucx", "UCX_TLS": "posix,self,cma"},
+    "shm+ucx": {"LWCC_TRANSPORT": "shm+ucx", "UCX_TLS": "tcp"},
+}
 PRELUDE = "import numpy as np\nimport lwcc\nlwcc.init()\nrank, size = lwcc.rank(), lwcc.size()\n"
 TAIL = 40  # lines shown of each rank
 
@@ -111,6 +118,23 @@ def finish(tmp_path: Path) -> Callable[..., Finished]:
         return done
 
     return run
+
+
+@pytest.fixture(scope="session")
+def wires() -> Callable[[str], dict[str, str]]:
+    """wires(name): the variables of WIRES; skips where UCX is needed and not installed, and says why."""
+
+    def variables(name: str) -> dict[str, str]:
+        from lwcc import errors, inspection
+
+        if "ucx" in name:
+            try:
+                inspection.ucx()
+            except errors.Unsupported as error:
+                pytest.skip(str(error))
+        return WIRES.get(name, {"LWCC_TRANSPORT": name})
+
+    return variables
 
 
 @pytest.fixture(scope="session")

@@ -87,6 +87,8 @@ if TYPE_CHECKING:
     from lwcc.process_sets import remove_process_set as remove_process_set
     from lwcc.running import RunFailed as RunFailed
     from lwcc.running import run as run
+    from lwcc.simulating import Prediction as Prediction
+    from lwcc.simulating import simulate as simulate
 
 _HOME = {
     "authoring": "Algorithm algorithm",
@@ -106,6 +108,7 @@ _HOME = {
     "optimizer": "DistributedOptimizer",
     "plan": "Plan Topology",
     "running": "RunFailed run",
+    "simulating": "Prediction simulate",
     "process_sets": "ProcessSet add_process_set global_process_set remove_process_set",
 }
 _WHERE = {name: module for module, names in _HOME.items() for name in names.split()}

@@ -173,12 +173,14 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("-o", dest="output", metavar="LIB.so", help="default: lib<first file>.so in this folder")
     build.add_argument("--compiler", default="", metavar="CC", help="default: $CC, or cc")
     build.set_defaults(run=_plugin_build)
-    from lwcc import bench, kubernetes, report, tune
+    from lwcc import bench, doctor, kubernetes, report, simulation, tune
 
     bench.add_parser(commands)
+    doctor.add_parser(commands)
     kubernetes.add_parser(commands)
     tune.add_parser(commands)
     report.add_parser(commands)
+    simulation.add_parser(commands)
     return parser
 
 

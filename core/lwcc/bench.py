@@ -146,19 +146,19 @@ def collect(rounds: Sequence[Sequence[dict[str, Any]]], args: argparse.Namespace
     return sorted(found, key=lambda r: int(r["size"]))
 
 
-def table(records: Sequence[dict[str, Any]]) -> str:
-    """Return the records as a text table."""
-    lines = [HEADS]
+def table(records: Sequence[dict[str, Any]], heads: Sequence[str] = HEADS) -> str:
+    """Return the records as a text table, with these columns."""
+    lines = [tuple(heads)]
     for r in records:
-        lines.append(
-            (
-                str(r["size"]), str(r["count"]), r["dtype"], r["name"], f"{r['t_med'] * 1e6:.2f}",
-                f"{r['t_p99'] * 1e6:.2f}", f"{r['cv'] * 100:.0f}", f"{r['algbw'] / 1e9:.3f}",
-                f"{r['busbw'] / 1e9:.3f}", f"{r['share']:.0%}" if r["limit_s"] else "-", str(r["wrong"]),
-                f"{r['vs_best']:.2f}",
-            )
-        )  # fmt: skip
-    widths = [max(len(line[i]) for line in lines) for i in range(len(HEADS))]
+        cells = {
+            "size": str(r["size"]), "count": str(r["count"]), "dtype": r["dtype"], "engine": r["name"],
+            "t_med us": f"{r['t_med'] * 1e6:.2f}", "t_p99": f"{r['t_p99'] * 1e6:.2f}", "cv%": f"{r['cv'] * 100:.0f}",
+            "algbw GB/s": f"{r['algbw'] / 1e9:.3f}", "busbw": f"{r['busbw'] / 1e9:.3f}",
+            "of limit": f"{r['share']:.0%}" if r["limit_s"] else "-", "wrong": str(r["wrong"]),
+            "vs_best": f"{r['vs_best']:.2f}",
+        }  # fmt: skip
+        lines.append(tuple(cells[head] for head in heads))
+    widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
     return "\n".join("  ".join(f"{cell:>{w}}" for cell, w in zip(line, widths)) for line in lines)
 
 
@@ -310,7 +310,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--rounds", type=int, default=3, metavar="R", help="interleaved rounds (default 3)")
     parser.add_argument("--budget", type=float, default=0.1, metavar="S", help="seconds for one size of one round")
     parser.add_argument("--limit", type=float, default=300.0, metavar="S", help="seconds for one engine of one round")
-    parser.add_argument("--transport", choices=("shm", "tcp"), help="LWCC's transport")
+    parser.add_argument("--transport", choices=("shm", "tcp", "ucx", "shm+ucx"), help="LWCC's transport")
     parser.add_argument("--net", help="a network of namespaces, as for lwccrun")
     parser.add_argument("--json", metavar="FILE", help="write everything to this file")
     parser.set_defaults(run=run)

@@ -84,6 +84,21 @@ def version() -> str:
     return _text(lib.lwcc_version())
 
 
+def ucx() -> tuple[str, str, list[str]]:
+    """Return the path of the UCX library that `LWCC_TRANSPORT=ucx` would use, its version, and what it can use here, as
+    "tcp/eth0". The library stays loaded.
+
+    Raises:
+        Unsupported: there is none that can be used; the text says what was tried and what to do.
+    """
+    out = ffi.new("char[]", 1 << 16)
+    length = lib.lwcc_ucx_describe(out, 1 << 16)
+    if length < 0:
+        raise context.failure(length)
+    path, version, *account = _text(out).splitlines()
+    return path, version, [line.split()[-1] for line in account if " resource " in line]
+
+
 def _text(pointer: object) -> str:
     return "" if pointer == ffi.NULL else str(ffi.string(pointer).decode("utf-8", "replace"))
 

@@ -383,7 +383,7 @@ class Ticket:
         return self.wait()
 
     def __del__(self, orphans: Any = _orphans) -> None:  # an argument, as the module's names are gone at exit
-        if self._id:
+        if getattr(self, "_id", 0):  # compilers of functions make one without __init__, to trace with
             orphans.append((self._epoch, self._id, self._keep))
 
     def __repr__(self) -> str:

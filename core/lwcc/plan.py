@@ -9,6 +9,7 @@ what its collective promises (core/include/lwcc/plan.h has the promises).
 
 from __future__ import annotations
 
+import functools
 import operator
 import struct
 import sys
@@ -66,6 +67,11 @@ class Topology:
         return "+".join(str(len(self.members(node))) for node in range(self.nodes))
 
 
+@functools.lru_cache(maxsize=4)
+def _one_node(size: int) -> Topology:
+    return Topology([0] * size)
+
+
 class Plan:
     """One rank's steps in the making.
 
@@ -80,7 +86,7 @@ class Plan:
         self.steps: list[Step] = []
         self.ends: list[int] = []  # index after the last step of each round
         self.where: list[tuple[str, int]] = []  # file and line that wrote each step
-        self._topology = topology or Topology([0] * size)
+        self._topology = topology or _one_node(size)
 
     # ---- messages ----
 

@@ -185,7 +185,6 @@ static void read_shape(part *p, TF_Status *st) {
 
 static void prepare(job *j, int index, TF_Status *st) {
   part *p = &j->parts[index];
-  p->owner = j;
   tf.TF_GetInput(j->ctx, index, &p->in, st);
   if (tf.TF_GetCode(st) == TF_OK) read_shape(p, st);
   if (tf.TF_GetCode(st) != TF_OK || late(j->collective)) return;
@@ -232,6 +231,7 @@ static job *make_job(const kernel *k, TF_OpKernelContext *ctx) {
   atomic_init(&j->left, n);
   atomic_init(&j->entry.holders, 1);
   TF_Status *st = tf.TF_NewStatus();
+  for (int i = 0; i < n; i++) j->parts[i].owner = j; /* a barrier, which has no input, has a part too */
   for (int i = 0; i < n && k->collective != LWCC_BARRIER && tf.TF_GetCode(st) == TF_OK; i++) prepare(j, i, st);
   if (tf.TF_GetCode(st) == TF_OK && k->collective == LWCC_ALLTOALL) read_splits(j, k, st);
   if (tf.TF_GetCode(st) != TF_OK) fail(j, LWCC_ERR_INVALID, tf.TF_Message(st));
@@ -239,10 +239,11 @@ static job *make_job(const kernel *k, TF_OpKernelContext *ctx) {
   return j;
 }
 
-/* "name[.number][_<i>of<n>][#failures]" */
-static void write_name(char *out, size_t cap, const char *base, int index_of[2], int64_t failures) {
+/* "name[.number][[index]][#failures]": the first member of a group has the name of a call with one tensor, and the
+ * others do not tell their number, so that ranks that bring different numbers of tensors meet, and disagree. */
+static void write_name(char *out, size_t cap, const char *base, int index, int64_t failures) {
   size_t used = (size_t)snprintf(out, cap, "%s", base);
-  if (index_of[1] > 1) used += (size_t)snprintf(out + used, cap - used, "_%dof%d", index_of[0] + 1, index_of[1]);
+  if (index > 0) used += (size_t)snprintf(out + used, cap - used, "[%d]", index);
   if (failures) snprintf(out + used, cap - used, "#%lld", (long long)failures);
 }
 
@@ -258,7 +259,7 @@ static lwcc_request *make_requests(job *j, const kernel *k, int64_t failures) {
   for (int i = 0; i < j->n; i++) {
     part *p = &j->parts[i];
     char *name = names + (size_t)i * cap;
-    write_name(name, cap, base, (int[2]){i, j->n}, failures);
+    write_name(name, cap, base, i, failures);
     requests[i] = (lwcc_request){.name = name,
                                  .collective = k->collective,
                                  .dtype = k->collective == LWCC_BARRIER ? LWCC_UINT8 : dtype_of(p->type),

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from lwcc.context import rank as rank
     from lwcc.context import shutdown as shutdown
     from lwcc.context import size as size
+    from lwcc.errors import HorovodVersionMismatchError as HorovodVersionMismatchError
+    from lwcc.errors import HostsUpdatedInterrupt as HostsUpdatedInterrupt
     from lwcc.errors import LwccError as LwccError
     from lwcc.errors import Mismatch as Mismatch
     from lwcc.errors import PeerLost as PeerLost
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from lwcc.process_sets import add_process_set as add_process_set
     from lwcc.process_sets import global_process_set as global_process_set
     from lwcc.process_sets import remove_process_set as remove_process_set
+    from lwcc.running import run as run
     from lwcc_tf.keras import callbacks as callbacks
     from lwcc_tf.keras.model import allgather as allgather
     from lwcc_tf.keras.model import allreduce as allreduce
@@ -76,11 +79,12 @@ _HOME = {
         "nccl_built rocm_built"
     ),
     "lwcc.collectives": "barrier",
-    "lwcc.errors": "LwccError Mismatch PeerLost ShutDown Timeout",
+    "lwcc.errors": ("HorovodVersionMismatchError HostsUpdatedInterrupt LwccError Mismatch PeerLost ShutDown Timeout"),
     "lwcc.inspection": "start_timeline stats stop_timeline",
     "lwcc.joining": "join",
     "lwcc.objects": "allgather_object broadcast_object",
     "lwcc.ops": "Adasum Average Max Min Product Sum",
+    "lwcc.running": "run",
     "lwcc.process_sets": "ProcessSet add_process_set global_process_set remove_process_set",
     "lwcc_tf.keras.model": "allgather allreduce broadcast load_model reducescatter",
     "lwcc_tf.keras.optimizer": "DistributedOptimizer PartialDistributedOptimizer",
@@ -88,6 +92,8 @@ _HOME = {
 _WHERE = {name: module for module, names in _HOME.items() for name in names.split()}
 _INSTEAD = {
     "broadcast_global_variables": "a function of TensorFlow 1; list callbacks.BroadcastGlobalVariablesCallback(0)",
+    "BroadcastGlobalVariablesHook": "a hook of TensorFlow 1; list callbacks.BroadcastGlobalVariablesCallback(0)",
+    "data": "not here; shard with dataset.shard(size(), rank())",
     "elastic": "not here; the ranks of a job are fixed: save checkpoints and start again",
 }
 

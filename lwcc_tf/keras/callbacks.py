@@ -9,6 +9,7 @@ import numpy as np
 import lwcc
 from lwcc import context, journal
 from lwcc_tf.keras import backend
+from lwcc_tf.keras.optimizer import build
 
 if TYPE_CHECKING:
     import keras
@@ -19,7 +20,8 @@ else:
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc, unused-ignore]
     """Gives model and optimizer on all ranks the values of those on `root_rank`, before the first batch.
 
-    Variables that the optimizer makes later than that, with the first batch, are broadcast after it.
+    The root alone may have loaded them: the optimizer's variables are made on the others. What a model or optimizer
+    makes with the first batch only is broadcast after it. Ranks with different numbers of variables: `lwcc.Mismatch`.
     """
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
@@ -31,11 +33,20 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
 
     def _broadcast(self) -> None:
         optimizer = getattr(self.model, "optimizer", None)
+        if optimizer is not None:  # one that a rank has loaded has its variables already
+            build(optimizer, list(self.model.trainable_variables))
         found = list(self.model.variables)
         if optimizer is not None and getattr(optimizer, "built", True):
             found += optimizer.variables() if callable(optimizer.variables) else optimizer.variables
         fresh = {id(v): v for v in found if id(v) not in self._known and id(v) not in self.local_variables}
         self._known.update(fresh)
+        counts = lwcc.allgather(np.array([len(fresh)]), name="BroadcastGlobalVariablesCallback").tolist()
+        if len(set(counts)) > 1:
+            odd = next(rank for rank, count in enumerate(counts) if count != counts[0])
+            raise lwcc.Mismatch(
+                f"lwcc: BroadcastGlobalVariablesCallback: rank 0 has {counts[0]} variables of model and optimizer to "
+                f"broadcast, rank {odd} has {counts[odd]}; build the same model and optimizer on every rank"
+            )
         if fresh:
             backend.load().broadcast_variables(fresh.values(), self.root_rank)
 
@@ -72,7 +83,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
 
     def __init__(
         self, initial_lr: float, multiplier: Union[float, Callable[[float], float]], start_epoch: int = 0,
-        end_epoch: Optional[int] = None, staircase: bool = True, *, momentum_correction: bool = True,
+        end_epoch: Optional[int] = None, staircase: bool = True, momentum_correction: bool = True,
         steps_per_epoch: Optional[int] = None,
     ) -> None:  # fmt: skip
         """Choose the schedule.

@@ -34,7 +34,7 @@ def load_model(
 
 def allreduce(
     value: Any, name: Optional[str] = None, average: Optional[bool] = None, prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0, *, op: Optional[int] = None, compression: Any = None,
+    postscale_factor: float = 1.0, op: Optional[int] = None, compression: Any = None,
 ) -> Any:  # fmt: skip
     """Reduce a number, list or array over the ranks (default: average); return a numpy array. Eager only."""
     if average is not None and op is not None:

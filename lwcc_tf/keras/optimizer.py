@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import itertools
 import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Optional
@@ -18,16 +17,23 @@ if TYPE_CHECKING:
     from lwcc.authoring import Choice
     from lwcc.process_sets import ProcessSet
 
-_numbers = itertools.count()
-
 
 class _State:
     """What a distributed optimizer has beside the given one's state; kept out of Keras's sight."""
 
-    def __init__(self, options: Options, passes: int, average: bool) -> None:
+    def __init__(self, kind: type, options: Options, passes: int, average: bool) -> None:
         framework = backend.load()
-        self.reducer = framework.Reducer(f"optimizer{next(_numbers)}", options)
+        # not counted: a rank may make more of them, and what is in use at once gets numbers in its function
+        self.reducer = framework.Reducer(f"optimizer.{kind.__name__}", options)
         self.accumulator = framework.Accumulator(passes, average) if passes > 1 else None
+        self.adaptive = framework.adaptive_step if options.op == Op.ADASUM else None
+
+    def step(self, grads: list[Any], variables: list[Any], take: Any) -> None:
+        """Call `take` with the reduced gradients; or with the rank's own, and then reduce what it changed."""
+        if self.adaptive is None:
+            take(self.reducer.reduce(grads, variables))
+        else:
+            self.adaptive(self.reducer, grads, variables, take)
 
 
 class Distributed:
@@ -43,12 +49,12 @@ class Distributed:
         self.__dict__["_lwcc"].reducer.local.add(key(variable))
 
     def _lwcc_reduced(self, grads: list[Any], variables: list[Any], then: Any) -> None:
-        """Call `then` with the reduced gradients, at once or, when passes are accumulated, with the last of them."""
+        """Take a step with `then`, at once or, when passes are accumulated, with the last of them."""
         state = self.__dict__["_lwcc"]
         if state.accumulator is None:
-            then(state.reducer.reduce(grads, variables))
+            state.step(grads, variables, then)
         else:
-            state.accumulator.run(grads, lambda sums: then(state.reducer.reduce(sums, variables)))
+            state.accumulator.run(grads, lambda sums: state.step(sums, variables, then))
 
 
 class _Keras3(Distributed):
@@ -83,6 +89,17 @@ class _Keras2(Distributed):
             [grad for grad, _ in pairs], variables, lambda reduced: apply(zip(reduced, variables), *args, **kwargs)
         )
         return this.iterations
+
+
+def build(optimizer: Any, variables: list[Any]) -> None:
+    """Make the variables that an optimizer keeps for those of a model, if there are some and it has not done so."""
+    kind = type(optimizer)
+    if not variables or getattr(optimizer, "built", False):
+        return
+    inner = optimizer if hasattr(kind, "apply") else getattr(optimizer, "inner_optimizer", optimizer)
+    make = getattr(inner, "build", None) or getattr(inner, "_create_all_weights", None)  # the latter: legacy ones
+    if make is not None:
+        make(variables)
 
 
 def _distributed(kind: Any) -> Any:
@@ -142,10 +159,10 @@ def _warn_once() -> None:
 
 def DistributedOptimizer(
     optimizer: Any, name: Optional[str] = None, device_dense: str = "", device_sparse: str = "",
-    compression: Any = None, *, sparse_as_dense: bool = False, gradient_predivide_factor: float = 1.0,
+    compression: Any = None, sparse_as_dense: bool = False, gradient_predivide_factor: float = 1.0,
     op: int = Op.AVERAGE, backward_passes_per_step: int = 1, average_aggregated_gradients: bool = False,
     num_groups: int = 0, groups: Groups = None, process_set: Optional[ProcessSet] = None,
-    scale_local_gradients: bool = True, use_locking: bool = False, algorithm: Optional[Choice] = None,
+    scale_local_gradients: bool = True, *, algorithm: Optional[Choice] = None,
 ) -> Any:  # fmt: skip
     """Return an optimizer of a subclass of the given one's class that steps on gradients reduced over the ranks.
 
@@ -155,20 +172,20 @@ def DistributedOptimizer(
 
     Args:
         optimizer: of Keras 3 (backend tensorflow or torch) or tf_keras, built or not.
-        name: accepted for compatibility; so are `device_dense`, `device_sparse` and `use_locking`.
+        name: accepted for compatibility; so are `device_dense` and `device_sparse`.
         device_dense: as `name`.
         device_sparse: as `name`.
         compression: `Compression.fp16` and `bf16` halve the bytes of float32 gradients on the wire.
         sparse_as_dense: make tf.IndexedSlices dense; else their rows are gathered.
         gradient_predivide_factor: Average as a division by this before the sum, and by size / this after it.
-        op: Average or Sum.
+        op: Average or Sum of the gradients; or Adasum, an adaptive sum of the steps that the ranks would take alone:
+            those that point the same way are averaged, those at right angles added, variable by variable.
         backward_passes_per_step: gradients of so many calls are summed locally, then reduced once for one step.
         average_aggregated_gradients: divide that sum by their number.
         num_groups: deprecated, see `groups`.
         groups: lists of variables, or a number of groups to make, that are reduced together.
         process_set: the ranks that take part.
         scale_local_gradients: scale the gradients of variables registered as local by 1 / ranks.
-        use_locking: as `name`.
         algorithm: what reduces dense gradients, see `lwcc.allreduce`; default what the set uses (`lwcc.use`).
 
     Raises:
@@ -195,7 +212,7 @@ def DistributedOptimizer(
     _watch_models(_home(kind))
     made: Any = object.__new__(_distributed(kind))
     object.__setattr__(made, "__dict__", optimizer.__dict__)  # past Keras, which tracks what is set
-    made.__dict__["_lwcc"] = _State(options.checked(), backward_passes_per_step, average_aggregated_gradients)
+    made.__dict__["_lwcc"] = _State(kind, options.checked(), backward_passes_per_step, average_aggregated_gradients)
     return made
 
 

@@ -67,6 +67,18 @@ class Accumulator:
         then([total / self._passes if self._average and total is not None else total for total in sums])
 
 
+def adaptive_step(
+    reducer: Reducer, grads: Sequence[Any], variables: Sequence[Any], take: Callable[[list[Any]], object]
+) -> None:
+    """Take the step of this rank's gradients, then replace it by the adaptive sum of all ranks' steps."""
+    shared = [variable for variable in variables if key(variable) not in reducer.local]
+    before = [variable.value.detach().clone() for variable in shared]
+    take(list(grads))
+    steps = [variable.value.detach() - old for variable, old in zip(shared, before)]
+    for variable, old, total in zip(shared, before, reducer.reduce(steps, shared)):
+        variable.assign(old + total)
+
+
 def broadcast_variables(
     variables: Iterable[Any], root_rank: int, process_set: Optional[ProcessSet] = None, inplace: bool = False
 ) -> None:

@@ -5,6 +5,7 @@ Objects go to build/c/<mode>/, and are made again when their source, any header 
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -26,6 +27,8 @@ MODES = {
 }
 DEADLINE_S = 300  # of one test program; sanitizers are slow on a busy machine
 COMPILER = os.environ.get("CC", "gcc")
+WHEEL = importlib.util.find_spec("libucx")  # UCX as a wheel: a library to load, and headers to compare with
+UCX = Path(WHEEL.origin).parent if WHEEL is not None and WHEEL.origin else None
 _archives: dict[tuple[str, str], Path] = {}
 
 
@@ -89,11 +92,16 @@ class CItem(pytest.Item):
     def runtest(self) -> None:
         archive = core_archive(self.mode)
         program = archive.parent / self.source.stem
-        command = [COMPILER, *COMMON, *MODES[self.mode], *INCLUDE, "-o", str(program), str(self.source), str(archive)]
+        headers = ["-isystem", str(UCX / "include")] if UCX is not None else []
+        command = [COMPILER, *COMMON, *MODES[self.mode], *INCLUDE, *headers]
+        command += ["-o", str(program), str(self.source), str(archive)]
         if program.exists() and archive.stat().st_mtime > program.stat().st_mtime:
             program.unlink()
         compile_one(self.source, program, [*command, "-pthread", "-ldl", "-lm"])
         env = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "detect_leaks=1"}
+        if UCX is not None:
+            env.setdefault("LWCC_UCX_LIB", str(UCX / "lib" / "libucp.so.0"))
+        env.setdefault("UCX_MEM_EVENTS", "no")  # it would patch functions of libc that the sanitizers have replaced
         done = subprocess.run(
             [program], cwd=archive.parent, env=env, capture_output=True, text=True, timeout=DEADLINE_S, check=False
         )

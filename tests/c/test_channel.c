@@ -2,6 +2,7 @@
 #pragma GCC diagnostic ignored "-Wformat-zero-length" /* of CHECK without a text */
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include "channel/channel.h"
@@ -10,6 +11,7 @@
 #include "os/mem.h"
 #include "os/sock.h"
 #include "os/status.h"
+#include "transport/ucx.h"
 
 typedef struct {
   int controls, lost, lost_status;
@@ -25,8 +27,8 @@ typedef struct {
   int raw; /* a descriptor that feeds bytes in place of rank 1's control socket, or -1 */
 } pair;
 
-typedef enum { MEM, MEM_MISCHIEF, SHM, TCP, KINDS } kind;
-static const char *const kind_names[] = {"mem", "mem with mischief", "shm", "tcp"};
+typedef enum { MEM, MEM_MISCHIEF, SHM, TCP, UCX_TCP, UCX_SHM, KINDS } kind;
+static const char *const kind_names[] = {"mem", "mem with mischief", "shm", "tcp", "ucx over tcp", "ucx over shm"};
 
 static void on_control(void *arg, int peer, const void *msg, size_t nbytes) {
   seen *s = arg;
@@ -44,6 +46,51 @@ static void on_lost(void *arg, int peer, int status, const char *text) {
   os_copy_text(s->text, sizeof s->text, text);
 }
 
+static void tcp_sockets(int n, int *a, int *b) {
+  int listener, port;
+  CHECK(sock_listen_tcp("127.0.0.1", &listener, &port) == 0);
+  for (int c = 0; c < n; c++) {
+    CHECK(sock_connect_tcp("127.0.0.1", port, &a[c]) == 0);
+    CHECK(sock_accept(listener, &b[c]) == 0);
+  }
+  close(listener);
+}
+
+typedef struct {
+  int rank, socket, code;
+  transport_link *link;
+  char text[256];
+} ucx_end;
+
+static void *begin_ucx(void *arg) {
+  ucx_end *e = arg;
+  int sockets[2];
+  bool other[2] = {false, false};
+  transport_link *links[2] = {NULL, NULL};
+  sockets[e->rank] = -1;
+  sockets[!e->rank] = e->socket;
+  transport_ucx_meeting m = {.rank = e->rank,
+                             .size = 2,
+                             .sockets = sockets,
+                             .other_netns = other,
+                             .timeout_s = 20,
+                             .deadline_ns = clock_deadline(20)};
+  e->code = transport_ucx_join(&m, links);
+  if (e->code < 0) os_copy_text(e->text, sizeof e->text, os_error());
+  if (e->code < 0) close(e->socket);
+  e->link = links[!e->rank];
+  return NULL;
+}
+
+static void begin_both(ucx_end e[2]) {
+  pthread_t other;
+  e[1].rank = 1;
+  tcp_sockets(1, &e[0].socket, &e[1].socket);
+  CHECK(pthread_create(&other, NULL, begin_ucx, &e[1]) == 0);
+  begin_ucx(&e[0]);
+  CHECK(pthread_join(other, NULL) == 0);
+}
+
 static void make_links(pair *p, kind k, uint64_t fault_after, transport_link **l) {
   int fds[2], a[LINK_CLASSES], b[LINK_CLASSES];
   if (k == SHM) {
@@ -54,14 +101,14 @@ static void make_links(pair *p, kind k, uint64_t fault_after, transport_link **l
     CHECK(transport_shm_open(1, p->rings, 0, fds[0], &l[0]) == 0 &&
           transport_shm_open(0, p->rings, 1, fds[1], &l[1]) == 0);
   } else if (k == TCP) {
-    int listener, port;
-    CHECK(sock_listen_tcp("127.0.0.1", &listener, &port) == 0);
-    for (int c = 0; c < LINK_CLASSES; c++) {
-      CHECK(sock_connect_tcp("127.0.0.1", port, &a[c]) == 0);
-      CHECK(sock_accept(listener, &b[c]) == 0);
-    }
-    close(listener);
+    tcp_sockets(LINK_CLASSES, a, b);
     CHECK(transport_tcp_open(1, a, &l[0]) == 0 && transport_tcp_open(0, b, &l[1]) == 0);
+  } else if (k == UCX_TCP || k == UCX_SHM) {
+    ucx_end e[2] = {0};
+    setenv("UCX_TLS", k == UCX_TCP ? "tcp" : "posix,self", 1);
+    begin_both(e);
+    for (int i = 0; i < 2; i++) CHECK(e[i].code == 0, "%s", e[i].text);
+    for (int i = 0; i < 2; i++) l[i] = e[i].link;
   } else {
     CHECK(transport_mem_pair(k == MEM ? 0 : 20261130, fault_after, &l[0], &l[1]) == 0);
   }
@@ -79,9 +126,24 @@ static void pair_open(pair *p, kind k, uint64_t fault_after) {
   }
 }
 
+static void *close_one(void *arg) {
+  channel_close(arg);
+  return NULL;
+}
+
+/* Rank 1 leaves while rank 0 goes on: a leaving end may wait a moment for the other. */
+static pthread_t begin_leaving(pair *p) {
+  pthread_t leaving;
+  CHECK(pthread_create(&leaving, NULL, close_one, p->ch[1]) == 0);
+  p->ch[1] = NULL;
+  return leaving;
+}
+
 static void pair_close(pair *p) {
-  for (int i = 0; i < 2; i++)
-    if (p->ch[i]) channel_close(p->ch[i]);
+  bool both = p->ch[1] != NULL;
+  pthread_t leaving = both ? begin_leaving(p) : pthread_self();
+  if (p->ch[0]) channel_close(p->ch[0]);
+  if (both) CHECK(pthread_join(leaving, NULL) == 0);
   if (p->rings) mem_segment_unmap(p->rings, transport_shm_bytes());
 }
 
@@ -171,9 +233,9 @@ static void test_a_lost_peer_fails_its_ios_once_and_delivers_what_it_sent(kind k
   CHECK(DRIVE(&p, channel_idle(p.ch[1])));
   chan_io in = {.buf = buf, .nbytes = 8, .tag = 5}, late = {.buf = buf, .nbytes = 8};
   channel_recv(p.ch[0], 1, LINK_RAW, &in);
-  channel_close(p.ch[1]);
-  p.ch[1] = NULL;
+  pthread_t leaving = begin_leaving(&p);
   CHECK(DRIVE(&p, p.seen[0].lost > 0), "%s", kind_names[k]);
+  CHECK(pthread_join(leaving, NULL) == 0);
   CHECK(p.seen[0].controls == 1 && memcmp(p.seen[0].last, "bye", 3) == 0, "%s", kind_names[k]);
   CHECK(in.status == LWCC_ERR_PEER_LOST && p.seen[0].lost_status == LWCC_ERR_PEER_LOST);
   CHECK(channel_lost(p.ch[0], 1) && strstr(p.seen[0].text, "rank 1"), "%s", p.seen[0].text);
@@ -204,6 +266,7 @@ static void test_a_wrong_tag_or_length_is_a_protocol_failure(kind k) {
 static void test_a_sleeper_is_woken_by_data_by_death_and_by_wake(kind k) {
   pair p;
   pair_open(&p, k, 0);
+  pthread_t leaving = pthread_self();
   for (int event = 0; event < 3; event++) {
     seen before = p.seen[0];
     while (channel_progress(p.ch[0]) > 0) continue;
@@ -214,10 +277,7 @@ static void test_a_sleeper_is_woken_by_data_by_death_and_by_wake(kind k) {
       CHECK(channel_control(p.ch[1], 0, "x", 1) == 0);
       while (!channel_idle(p.ch[1])) channel_progress(p.ch[1]);
     }
-    if (event == 2) {
-      channel_close(p.ch[1]);
-      p.ch[1] = NULL;
-    }
+    if (event == 2) leaving = begin_leaving(&p);
     uint64_t start = clock_ns();
     channel_wait(p.ch[0], INT64_C(20000000000));
     CHECK(clock_ns() - start < UINT64_C(15000000000), "%s: event %d did not wake", kind_names[k], event);
@@ -225,6 +285,7 @@ static void test_a_sleeper_is_woken_by_data_by_death_and_by_wake(kind k) {
     CHECK(DRIVE(&p, event == 0 || p.seen[0].controls + p.seen[0].lost > before.controls + before.lost));
   }
   CHECK(p.seen[0].lost == 1, "%s", kind_names[k]);
+  CHECK(pthread_join(leaving, NULL) == 0);
   pair_close(&p);
 }
 
@@ -241,6 +302,7 @@ static void test_garbage_from_a_peer_is_contained(kind k) {
   CHECK(channel_create(0, 2, 7, of, &ev, &p.ch[0]) == 0);
   const struct iovec all = {junk, sizeof junk};
   for (int i = 0; i < 100 && l[1]->ops->send(l[1], LINK_CONTROL, &all, 1) == 0; i++) continue;
+  l[1]->ops->flush(l[1]);
   CHECK(DRIVE(&p, p.seen[0].lost == 1), "%s", kind_names[k]);
   CHECK(p.seen[0].lost_status == LWCC_ERR_PROTOCOL && p.seen[0].controls == 0, "%s", p.seen[0].text);
   l[1]->ops->close(l[1]);
@@ -282,7 +344,11 @@ static void report_idle_cost(kind k) {
 }
 
 int main(void) {
-  for (kind k = 0; k < KINDS; k++) {
+  const ucx_library *ucx;
+  kind last = ucx_load(&ucx) == 0 ? KINDS : UCX_TCP;
+  if (last < KINDS) printf("skipped: %s\n", os_error());
+  for (kind k = 0; k < last; k++) {
+    if (k == UCX_TCP) check_leaks_so_far();
     test_messages_of_every_size_arrive_whole(k);
     test_classes_do_not_block_one_another(k);
     test_control_is_delivered_both_ways_without_limit(k);

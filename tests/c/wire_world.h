@@ -6,6 +6,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 
 #include "channel/channel.h"
 #include "check.h"
@@ -26,8 +27,9 @@ typedef struct {
 typedef struct {
   int size, njobs;
   job *jobs;
-  uint64_t *digests; /* [njobs][size] */
-  void *area;        /* for "shm"; NULL: wire only */
+  uint64_t *digests;   /* [njobs][size] */
+  atomic_int *entered; /* [njobs]: ranks that have begun it */
+  void *area;          /* for "shm"; NULL: wire only */
 } world;
 
 typedef struct {
@@ -264,8 +266,12 @@ static void run_job(rank *k, int index) {
   a.out = m.output;
   a.counts = j->blocks ? m.counts : NULL;
   a.recv_counts = j->blocks ? m.recv_counts : NULL;
+  atomic_fetch_add(&k->w->entered[index], 1); /* pairs with the load after a barrier */
   int st = run(k, &a, j->algorithm);
   CHECK(st == LWCC_OK, "%s: %s", j->algorithm, os_error());
+  CHECK(a.collective != LWCC_BARRIER || atomic_load(&k->w->entered[index]) == k->w->size,
+        "p=%d: rank %d has left a barrier that only %d ranks have entered", k->w->size, k->me,
+        atomic_load(&k->w->entered[index]));
   expect(j, k->me, k->w->size, want);
   CHECK(memcmp(want, m.output, m.out * width) == 0, "%s %s p=%d rank %d dtype %d op %d count %zu%s", j->algorithm,
         collective_name(a.collective), k->w->size, k->me, a.dtype, a.op, a.count, j->in_place ? " in place" : "");
@@ -310,6 +316,7 @@ static void run_world(world *w, uint64_t seed) {
   rank ranks[MAX_RANKS] = {0};
   pthread_t threads[MAX_RANKS];
   w->digests = calloc((size_t)w->njobs * (size_t)w->size, sizeof *w->digests);
+  w->entered = calloc((size_t)w->njobs, sizeof *w->entered);
   link_all(ranks, w->size, seed, 0);
   for (int r = 0; r < w->size; r++) {
     ranks[r].w = w;
@@ -323,6 +330,7 @@ static void run_world(world *w, uint64_t seed) {
     for (int r = 1; r < w->size && w->jobs[i].a.collective <= LWCC_ALLGATHER; r++)
       CHECK(w->digests[i * w->size] == w->digests[i * w->size + r], "job %d: rank %d has other bits", i, r);
   free(w->digests);
+  free(w->entered);
 }
 
 #endif

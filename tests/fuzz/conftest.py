@@ -17,7 +17,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-RUNS, SEED = 20000, 20240229
+RUNS, SEED = 8000, 20240229
 SECONDS = int(os.environ.get("LWCC_FUZZ_SECONDS", "0"))  # of each target; 0: a short run of RUNS inputs
 _spec = importlib.util.spec_from_file_location("c_conftest", HERE.parent / "c" / "conftest.py")
 assert _spec is not None and _spec.loader is not None

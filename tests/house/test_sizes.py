@@ -1,4 +1,4 @@
-"""Budgets: file 400 lines, function 60 lines, 5 parameters, the whole C core under 13,500 non-blank lines.
+"""Budgets: file 400 lines, function 60 lines, 5 parameters, the whole C core under 14,450 non-blank lines.
 
 In Python only parameters that may be given by position count: keyword-only ones are named where they are used.
 """
@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-FILE_LINES, FUNCTION_LINES, PARAMETERS, CORE_LINES = 400, 60, 5, 13_500
+FILE_LINES, FUNCTION_LINES, PARAMETERS, CORE_LINES = 400, 60, 5, 14_450
 FOLDERS = ("core", "launcher", "lwcc_torch", "lwcc_tf", "tests", "examples", "benchmarks")
 # (file, function or "" for the file) -> reason
 EXCEPTIONS = {
@@ -22,11 +22,22 @@ EXCEPTIONS = {
     ("core/src/channel/bootstrap.c", "bootstrap_join"): "the seam to api: three inputs, three outputs",
     ("core/src/channel/channel.c", "channel_create"): "the seam to coord: called once, at start",
     ("core/src/exec/shm_area.c", "shm_team_open"): "the seam to coord: called once for each team",
+    ("core/src/transport/ucx_load.c", "log_quietly"): "the shape of UCX's log handlers",
     ("tests/c/test_shm.c", "average"): "the shape of reduce_fold_fn",
+    ("lwcc_tf/keras/callbacks.py", "__init__"): "the positions of Horovod's arguments",
+    ("lwcc_tf/keras/model.py", "allreduce"): "the positions of Horovod's arguments",
+    ("lwcc_tf/keras/optimizer.py", "DistributedOptimizer"): "the positions of Horovod's arguments",
+    ("lwcc_tf/optimizer.py", "DistributedOptimizer"): "the positions of Horovod's arguments",
+    ("lwcc_tf/tape.py", "DistributedGradientTape"): "the positions of Horovod's arguments",
+    ("lwcc_tf/tape.py", "PartialDistributedGradientTape"): "the positions of Horovod's arguments",
+    ("lwcc_tf/ops.py", "allreduce"): "the positions of Horovod's arguments",
+    ("lwcc_tf/ops.py", "grouped_allreduce"): "the positions of Horovod's arguments",
+    ("lwcc_tf/ops.py", "reducescatter"): "the positions of Horovod's arguments",
+    ("lwcc_tf/ops.py", "grouped_reducescatter"): "the positions of Horovod's arguments",
     ("core/build_native.py", "compile_all"): "the signature of distutils' CCompiler.compile",
-    ("lwcc_torch/optimizer.py", "DistributedOptimizer"): "scripts give Horovod's arguments by position",
+    ("lwcc_torch/optimizer.py", "DistributedOptimizer"): "the positions of Horovod's arguments",
     **{
-        ("lwcc_torch/ops.py", f"{group}{name}{form}"): "scripts give Horovod's arguments by position"
+        ("lwcc_torch/ops.py", f"{group}{name}{form}"): "the positions of Horovod's arguments"
         for group in ("", "grouped_")
         for name, forms in (("allreduce", ("", "_", "_async", "_async_")), ("reducescatter", ("", "_async")))
         for form in forms

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 
-@pytest.mark.parametrize("transport", ["auto", "tcp"])
-def test_idle_ranks_use_no_cpu(run_ranks: Any, transport: str) -> None:
+@pytest.mark.parametrize("wire", ["auto", "tcp", "ucx-tcp", "ucx-shm"])
+def test_idle_ranks_use_no_cpu(run_ranks: Any, wires: Any, wire: str) -> None:
     done = run_ranks(
         3,
         """
@@ -22,7 +22,7 @@ print(f"idle share {used:.5f}")
 lwcc.barrier()
 assert used < 0.005, f"rank {rank}: {100 * used:.2f} % of a core while idle"
 """,
-        env={"LWCC_TRANSPORT": transport},
+        env=wires(wire),
     )
     assert done.out.count("idle share") == 3
 

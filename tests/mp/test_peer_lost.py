@@ -12,9 +12,11 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("how", ENDINGS)
-@pytest.mark.parametrize("transport", ["auto", "tcp"])
-def test_survivors_raise_and_name_the_dead(run_ranks: Any, how: str, transport: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "wire"),
+    [(h, w) for h in ENDINGS for w in ("auto", "tcp")] + [("killed", "ucx-tcp"), ("killed", "ucx-shm")],
+)
+def test_survivors_raise_and_name_the_dead(run_ranks: Any, wires: Any, how: str, wire: str) -> None:
     end, word = ENDINGS[how]
     done = run_ranks(
         3,
@@ -31,7 +33,7 @@ for turn in range(2):
         assert "rank 1" in str(error), error
         print("LOST", rank, error, flush=True)
 """,
-        env={"LWCC_TRANSPORT": transport, "LWCC_LOG_LEVEL": "error"},
+        env={**wires(wire), "LWCC_LOG_LEVEL": "error"},
         code=None,
     )
     assert done.code != 0

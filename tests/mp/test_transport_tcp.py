@@ -1,4 +1,4 @@
-"""The same collectives over TCP: with shared memory off, and with two nodes made of one host."""
+"""The same collectives over TCP and UCX: with our shared memory off, and with two nodes made of one host."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ print("shared", lwcc.stats()["shared_memory"])
 """
 
 
-@pytest.mark.parametrize("n", [2, 3, 5])
-def test_over_tcp_alone(run_ranks: Any, n: int) -> None:
-    done = run_ranks(n, WORK, env={"LWCC_TRANSPORT": "tcp"})
+@pytest.mark.parametrize(("n", "wire"), [(2, "tcp"), (3, "tcp"), (5, "tcp"), (3, "ucx-tcp"), (3, "ucx-shm")])
+def test_over_a_wire_alone(run_ranks: Any, wires: Any, n: int, wire: str) -> None:
+    done = run_ranks(n, WORK, env=wires(wire))
     assert done.out.count("shared 0") == n
 
 
@@ -36,11 +36,11 @@ NODES = "import os\nos.environ['LWCC_NODE'] = 'node%d' % (int(os.environ['LWCC_R
 HEAD = "import numpy as np\nimport lwcc\nlwcc.init()\nrank, size = lwcc.rank(), lwcc.size()\n"
 
 
-@pytest.mark.parametrize(("n", "per"), [(2, 1), (4, 2), (5, 2)])
-def test_two_nodes_on_one_host(run_ranks: Any, n: int, per: int) -> None:
+@pytest.mark.parametrize(("n", "per", "wire"), [(2, 1, "auto"), (4, 2, "auto"), (5, 2, "auto"), (4, 2, "shm+ucx")])
+def test_two_nodes_on_one_host(run_ranks: Any, wires: Any, n: int, per: int, wire: str) -> None:
     ask = f"assert lwcc.local_size() == min({per}, size - rank // {per} * {per}), lwcc.local_size()\n"
     ask += f"assert lwcc.local_rank() == rank % {per}\n"
-    run_ranks(n, NODES.format(per=per) + HEAD + ask + WORK, prelude=False)
+    run_ranks(n, NODES.format(per=per) + HEAD + ask + WORK, prelude=False, env=wires(wire))
 
 
 TWO_LEVELS = """
@@ -81,8 +81,8 @@ assert np.allclose(out, exact, atol=1e-5)
     )
 
 
-@pytest.mark.parametrize("transport", ["tcp", "auto"])
-def test_raw_calls_of_overlapping_sets_and_named_calls_side_by_side(run_ranks: Any, transport: str) -> None:
+@pytest.mark.parametrize("wire", ["tcp", "auto", "ucx-tcp", "ucx-shm"])
+def test_raw_calls_of_overlapping_sets_and_named_calls_side_by_side(run_ranks: Any, wires: Any, wire: str) -> None:
     """Each rank begins them in another order, so whoever drives must move all of them."""
     run_ranks(
         3,
@@ -112,5 +112,5 @@ for t in threads:
     t.join()
 assert not wrong, wrong
 """,
-        env={"LWCC_TRANSPORT": transport},
+        env=wires(wire),
     )

@@ -170,8 +170,6 @@ def case_objects_travel(rank: int, size: int) -> None:
     assert hvd.HorovodInternalError is hvd.LwccError and hvd.gloo_built() and not hvd.mpi_enabled()
     assert all(hasattr(hvd, name) for name in hvd.__all__)
     raises(AttributeError, "no elastic: fixed", lambda: hvd.elastic)
-    hook = raises(AttributeError, "BroadcastGlobalVariablesHook", lambda: hvd.BroadcastGlobalVariablesHook)
-    assert "call broadcast_variables" in str(hook)
     raises(TypeError, "no optimizer of Keras DistributedGradientTape", lambda: hvd.DistributedOptimizer(
         tf.compat.v1.train.GradientDescentOptimizer(0.1)))  # fmt: skip
 

@@ -23,11 +23,12 @@ def run_cases(run_ranks: Any, n: int, script: str, *files: str) -> None:
 
 
 def test_ops_graphs_and_keras_on_two_ranks(run_ranks: Any) -> None:
-    run_cases(run_ranks, 2, "cases_all.py", "cases_ops.py", "cases_graphs.py", "cases_keras.py")
+    files = ("cases_ops.py", "cases_names.py", "cases_graphs.py", "cases_keras.py", "cases_horovod.py")
+    run_cases(run_ranks, 2, "cases_all.py", *files)
 
 
-def test_ops_on_three_ranks(run_ranks: Any) -> None:
-    run_cases(run_ranks, 3, "cases_ops.py", "cases_ops.py")
+def test_ops_and_names_on_three_ranks(run_ranks: Any) -> None:
+    run_cases(run_ranks, 3, "cases_plain.py", "cases_ops.py", "cases_names.py")
 
 
 def test_kernels_that_hold_a_thread_are_right_too(run_ranks: Any) -> None:

@@ -79,6 +79,19 @@ for name in ("model.keras", "model.h5"):
     assert all(np.allclose(a, b, atol=1e-6) for a, b in zip(model.variables, again.variables)), name
     assert int(model.optimizer.iterations) == int(again.optimizer.iterations) > steps, name
 
+for make in makers[1:]:  # one rank has loaded what it goes on with
+    model = net(1 + rank)
+    model.compile(make(), "mse")
+    if rank == 0:
+        model.fit(x[order], y[order], **rest)
+    steps = hvd.broadcast_object(int(model.optimizer.iterations), 0)
+    model.compile(hvd.DistributedOptimizer(model.optimizer), "mse")
+    begin = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+    model.fit(x[order], y[order], callbacks=begin, **{**rest, "epochs": 1})
+    kept = model.optimizer.variables
+    same_everywhere([*model.variables, *(kept() if callable(kept) else kept)])
+    assert int(model.optimizer.iterations) == steps + 4 > 4, steps
+
 keras.mixed_precision.set_global_policy("mixed_float16")
 for make in makers:
     model = net(1)

@@ -43,6 +43,12 @@ for passes in (1, 2):
         assert np.allclose(keras.ops.convert_to_numpy(a), keras.ops.convert_to_numpy(b), atol=2e-5), a.path
     bits = [keras.ops.convert_to_numpy(v).tobytes() for v in model.variables]
     assert all(theirs == bits for theirs in hvd.allgather_object(bits))
+model = net(1 + rank)
+model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.05), op=hvd.Adasum), "mse")
+equal = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+losses = model.fit(x[order], y[order], batch_size=12 // size, epochs=3, verbose=0, callbacks=[equal]).history["loss"]
+bits = [keras.ops.convert_to_numpy(v).tobytes() for v in model.variables]
+assert all(theirs == bits for theirs in hvd.allgather_object(bits)) and losses[-1] < losses[0], losses
 print("held: torch backend", flush=True)
 """
 

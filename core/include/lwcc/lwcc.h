@@ -96,6 +96,10 @@ const char *lwcc_status_name(int status); /* "PEER_LOST" and the like */
 /* The first rank found dead, or -1. */
 int32_t lwcc_lost_rank(void);
 const char *lwcc_version(void);
+/* What UCX offers here, a line each: the library's path, its version, then the library's own account of transports and
+ * devices. Returns the length needed without the end; LWCC_ERR_UNSUPPORTED says which libraries were tried and why not.
+ * Loads the library, which stays loaded. */
+int64_t lwcc_ucx_describe(char *out, size_t cap);
 
 /* ---- named requests ---- */
 typedef struct {

@@ -6,6 +6,11 @@
 #include "os/clock.h"
 #include "os/mem.h"
 #include "os/status.h"
+#include "transport/transport.h"
+
+int64_t lwcc_ucx_describe(char *out, size_t cap) {
+  return transport_ucx_describe(out, cap);
+}
 
 const char *lwcc_error(void) {
   return os_error();

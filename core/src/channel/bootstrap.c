@@ -18,7 +18,8 @@
 #include "os/sock.h"
 #include "os/status.h"
 
-typedef enum { MODE_AUTO, MODE_SHM, MODE_TCP } transport_mode; /* the order of LWCC_TRANSPORT's choices */
+/* the order of LWCC_TRANSPORT's choices */
+typedef enum { MODE_AUTO, MODE_SHM, MODE_TCP, MODE_UCX, MODE_SHM_UCX, MODES } transport_mode;
 
 struct bootstrap {
   lwcc_job job;
@@ -47,11 +48,13 @@ static void make_printable(char *text) {
 }
 
 void bootstrap_override(bootstrap *b, const char *node_name, const char *transport) {
+  static const char *const names[MODES] = {"auto", "shm", "tcp", "ucx", "shm+ucx"};
   if (node_name) os_copy_text(b->own.node, sizeof b->own.node, node_name);
   make_printable(b->own.node);
-  if (transport)
-    b->mode = strcmp(transport, "tcp") == 0 ? MODE_TCP : strcmp(transport, "shm") == 0 ? MODE_SHM : MODE_AUTO;
-  b->own.share = b->mode != MODE_TCP;
+  for (int i = 0; i < MODES && transport; i++)
+    if (strcmp(transport, names[i]) == 0) b->mode = (transport_mode)i;
+  b->own.share = b->mode != MODE_TCP && b->mode != MODE_UCX;
+  b->own.ucx = b->mode == MODE_UCX || b->mode == MODE_SHM_UCX;
 }
 
 static int name_self(bootstrap *b) {
@@ -175,15 +178,21 @@ static int meet(joining *j) {
   return connect_all(&spec);
 }
 
-/* The verdict was no: the ranks of the node use TCP like strangers. */
+/* UCX needs one connection of a pair: to begin, and for the news of a death. */
+static unsigned wire_sockets(const joining *j) {
+  return j->b->own.ucx ? 1 << LINK_CONTROL : WANT_TCP;
+}
+
+/* The verdict was no: the ranks of the node use the wire like strangers. */
 static int fall_back(joining *j, const char *why) {
   if (j->b->mode == MODE_SHM) return os_fail(LWCC_ERR_UNSUPPORTED, "LWCC_TRANSPORT=shm is not possible: %s", why);
   if (j->parts.me == 0)
-    LOG(WARN, "no shared memory between the %d ranks of this node, using TCP: %s", j->parts.size, why);
+    LOG(WARN, "no shared memory between the %d ranks of this node, using %s: %s", j->parts.size,
+        j->b->own.ucx ? "UCX" : "TCP", why);
   memset(j->want, 0, (size_t)j->b->job.size * sizeof *j->want);
   for (int i = 0; i < j->parts.size; i++) {
     int *fds = j->fds[j->mates[i]];
-    if (i != j->parts.me) j->want[j->mates[i]] = WANT_TCP;
+    if (i != j->parts.me) j->want[j->mates[i]] = wire_sockets(j);
     for (int k = SOCKET_RING; k < SOCKET_KINDS; k++) {
       if (fds[k] >= 0) close(fds[k]);
       fds[k] = -1;
@@ -197,7 +206,7 @@ static int fall_back(joining *j, const char *why) {
 
 static int connect_everybody(joining *j) {
   int me = j->b->job.rank;
-  for (int i = 0; i < j->b->job.size; i++) j->want[i] = i == me ? 0 : WANT_TCP;
+  for (int i = 0; i < j->b->job.size; i++) j->want[i] = i == me ? 0 : wire_sockets(j);
   for (int i = 0; i < j->parts.size; i++)
     if (i != j->parts.me) j->want[j->mates[i]] = WANT_UNIX;
   TRY(meet(j));
@@ -214,23 +223,47 @@ static int connect_everybody(joining *j) {
   return fall_back(j, why);
 }
 
+static int make_ucx_links(joining *j, transport_link **links_out) {
+  int size = j->b->job.size, me = j->b->job.rank, npairs = 0, *sockets;
+  bool *other_netns;
+  TRY(mem_zeroed((size_t)size, sizeof *sockets + sizeof *other_netns, (void **)&sockets));
+  other_netns = (bool *)(sockets + size);
+  for (int i = 0; i < size; i++) {
+    sockets[i] = j->fds[i][LINK_CONTROL];
+    npairs += sockets[i] >= 0;
+    other_netns[i] = strcmp(j->ends[i].boot, j->ends[me].boot) == 0 && !endpoint_same_system(&j->ends[i], &j->ends[me]);
+  }
+  transport_ucx_meeting m = {.rank = me,
+                             .size = size,
+                             .sockets = sockets,
+                             .other_netns = other_netns,
+                             .deadline_ns = j->deadline_ns,
+                             .timeout_s = j->timeout_s};
+  int code = npairs ? transport_ucx_join(&m, links_out) : LWCC_OK;
+  for (int i = 0; i < size; i++) j->fds[i][LINK_CONTROL] = sockets[i];
+  free(sockets);
+  return code;
+}
+
 static int make_links(joining *j, transport_link **links_out) {
   int me = j->b->job.rank, index = 0;
   double limit_s = env_real(ENV_PEER_TIMEOUT);
   for (int i = 0; i < j->b->job.size; i++) {
     int *fds = j->fds[i];
     bool mate = index < j->parts.size && j->mates[index] == i;
-    if (i != me && mate) {
-      TRY(transport_shm_open(i, share_rings(&j->parts, index), me > i, fds[SOCKET_RING], &links_out[i]));
-      fds[SOCKET_RING] = -1;
-    } else if (i != me) {
-      sock_watch_tcp(fds[LINK_CONTROL], limit_s); /* the others may stay full as long as a rank is busy elsewhere */
-      TRY(transport_tcp_open(i, fds, &links_out[i]));
-      for (int k = 0; k < SOCKET_RING; k++) fds[k] = -1;
-    }
     index += mate;
+    if (i == me) continue;
+    if (mate) {
+      TRY(transport_shm_open(i, share_rings(&j->parts, index - 1), me > i, fds[SOCKET_RING], &links_out[i]));
+      fds[SOCKET_RING] = -1;
+      continue;
+    }
+    sock_watch_tcp(fds[LINK_CONTROL], limit_s); /* the others may stay full as long as a rank is busy elsewhere */
+    if (j->b->own.ucx) continue;
+    TRY(transport_tcp_open(i, fds, &links_out[i]));
+    for (int k = 0; k < SOCKET_RING; k++) fds[k] = -1;
   }
-  return LWCC_OK;
+  return j->b->own.ucx ? make_ucx_links(j, links_out) : LWCC_OK;
 }
 
 static int make_node(joining *j, node **node_out) {

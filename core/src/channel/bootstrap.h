@@ -16,10 +16,10 @@ typedef struct {
 } rank_identity;
 
 int bootstrap_open(const lwcc_job *job, bootstrap **out);
-/* Before bootstrap_endpoint, in place of LWCC_NODE and LWCC_TRANSPORT ("auto", "shm", "tcp"); NULL: unchanged. */
+/* Before bootstrap_endpoint, in place of LWCC_NODE and LWCC_TRANSPORT (one of its choices); NULL: unchanged. */
 void bootstrap_override(bootstrap *b, const char *node_name, const char *transport);
 int bootstrap_endpoint(const bootstrap *b, char *out, size_t cap);
-/* Connect all pairs (shm within a node, tcp across; LWCC_TRANSPORT=tcp|shm|auto), authenticate by per-pair tokens
+/* Connect all pairs (shm within a node, tcp or ucx across: LWCC_TRANSPORT), authenticate by per-pair tokens
  * derived from the secret, agree with every rank of the node whether its memory is shared. ids_out[size] given by
  * caller. links_out[size]: links_out[rank] == NULL. Unauthenticated connections are dropped and never fail the join. */
 int bootstrap_join(bootstrap *b, const char *const *endpoints, double timeout_s, transport_link **links_out,

@@ -283,8 +283,16 @@ void channel_wake(channel *ch) {
   if (atomic_exchange_explicit(&ch->woken, 1, memory_order_acq_rel) == 0) eventfd_write(ch->wake_fd, 1);
 }
 
+/* Once for all links that share it. */
+static int watch_bell(channel *ch, const transport_bell *b) {
+  for (size_t i = 0; i < ch->nwatches; i++)
+    if (ch->watches[i].arg == b->arg) return LWCC_OK;
+  return channel_watch(ch, b->fd, b->fn, b->arg);
+}
+
 static int add_link(channel *ch, int peer, transport_link *link) {
   ch->peers[peer].link = link;
+  if (link->ops->bell) TRY(watch_bell(ch, link->ops->bell(link)));
   if (!link->ops->in_memory) ch->nsockets++;
   for (int c = 0; c < LINK_CLASSES; c++) {
     struct epoll_event e = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET};

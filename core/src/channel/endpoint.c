@@ -33,14 +33,20 @@ int endpoint_check_settings(const endpoint *e, int size) {
         return os_fail(LWCC_ERR_MISMATCH, "join: %s differs: rank 0 has \"%s\", rank %d has \"%s\"; all need the same",
                        env_at(alike[i].id)->name, strchr(first, ':') + 1, r, strchr(other, ':') + 1);
     }
+  for (int r = 1; r < size; r++)
+    if (e[r].ucx != e[0].ucx)
+      return os_fail(LWCC_ERR_MISMATCH,
+                     "join: LWCC_TRANSPORT differs: rank %d asks for ucx, rank %d does not; all need "
+                     "the same",
+                     e[r].ucx ? r : 0, e[r].ucx ? 0 : r);
   return LWCC_OK;
 }
 
 int endpoint_print(const endpoint *e, char *out, size_t cap) {
   return snprintf(out, cap,
                   "lwcc=%d rank=%d host=%s pid=%d boot=%s netns=%" PRIu64
-                  " node=%s share=%d address=%s port=%d unix=%s %s=%s %s=%s %s=%s",
-                  e->version, e->rank, e->host, e->pid, e->boot, e->netns, e->node, e->share, e->target.address,
+                  " node=%s share=%d ucx=%d address=%s port=%d unix=%s %s=%s %s=%s %s=%s",
+                  e->version, e->rank, e->host, e->pid, e->boot, e->netns, e->node, e->share, e->ucx, e->target.address,
                   e->target.port, e->target.unix_name, alike[0].key, e->alike[0], alike[1].key, e->alike[1],
                   alike[2].key, e->alike[2]);
 }
@@ -64,6 +70,7 @@ static void take_word(endpoint *e, const char *key, const char *value) {
   if (strcmp(key, "rank") == 0) e->rank = (int)n;
   if (strcmp(key, "pid") == 0) e->pid = (int)n;
   if (strcmp(key, "share") == 0) e->share = n != 0;
+  if (strcmp(key, "ucx") == 0) e->ucx = n != 0;
   if (strcmp(key, "port") == 0) e->target.port = (int)n;
   if (strcmp(key, "netns") == 0) e->netns = strtoull(value, NULL, 10);
 }

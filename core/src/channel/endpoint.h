@@ -11,7 +11,8 @@ enum { ENDPOINT_VERSION = 1, ENDPOINT_ALIKE = 3, ENDPOINT_SETTING = 96 };
 
 typedef struct {
   int version, rank, pid;
-  bool share; /* may share memory (LWCC_TRANSPORT is not tcp) */
+  bool share; /* may share memory (LWCC_TRANSPORT is not tcp or ucx) */
+  bool ucx;   /* reaches other nodes by UCX: the same on all ranks */
   uint64_t netns;
   char host[64], boot[64], node[64];            /* node: LWCC_NODE, "" if unset */
   char alike[ENDPOINT_ALIKE][ENDPOINT_SETTING]; /* settings that must not differ: a hash, a colon, the text's start */

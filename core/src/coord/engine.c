@@ -13,7 +13,7 @@
 #include "os/mem.h"
 #include "os/status.h"
 
-enum { SPINS = 20000, SOCKET_SPINS = 300 }; /* idle turns; with sockets each is a system call or more */
+enum { SPINS = 20000 }; /* idle turns: who yields to another program's work gets its core back much later */
 
 typedef struct { /* how a team of this set reaches registered memory */
   engine *e;
@@ -159,8 +159,7 @@ static void set_waits(engine *e) {
   int64_t spin = env_int(ENV_SPIN);
   e->cores = e->nd ? node_cores(e->nd) : 1;
   e->crowded = e->nd && node_crowd(e->nd) > e->cores;
-  bool sockets = e->nd && node_size(e->nd) < e->size;
-  e->spins = spin >= 0 ? spin * 20 : e->crowded ? 0 : sockets ? SOCKET_SPINS : SPINS;
+  e->spins = spin >= 0 ? spin * 20 : e->crowded ? 0 : SPINS;
 }
 
 int engine_create(const engine_parts *parts, engine **out) {

@@ -232,10 +232,19 @@ static void post(exec_op *op, flight *f) {
     channel_recv(op->team->ch, f->peer, op->cls, io);
 }
 
+/* A barrier's messages are empty, so no range orders them: a send waits for the receives of the rounds before. */
+static bool barred(const exec_op *op, uint64_t number) {
+  if (op->plan->collective != LWCC_BARRIER || get(op, number)->kind != FLIGHT_SEND) return false;
+  for (uint64_t n = op->first; n < number; n++)
+    if (receives(get(op, n)) && !finished(get(op, n))) return true;
+  return false;
+}
+
 static bool post_pieces(exec_op *op, uint64_t number) {
   flight *f = get(op, number);
   bool any = false;
   if (f->posted == f->npieces || f->posted - f->done >= f->depth || !its_turn(op, f)) return false;
+  if (barred(op, number)) return false;
   size_t clear = f->kind <= FLIGHT_COPY ? clear_nbytes(op, number, f->kind == FLIGHT_SEND) : f->nbytes;
   while (f->posted < f->npieces && f->posted - f->done < f->depth && position(f, f->posted + 1) <= clear) {
     post(op, f);

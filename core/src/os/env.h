@@ -9,9 +9,9 @@ typedef enum { ENV_TEXT, ENV_INT, ENV_BYTES, ENV_REAL, ENV_CHOICE } env_type;
 #define ENV_TABLE(X)                                                                                            \
   X(LOG_LEVEL, "HOROVOD_LOG_LEVEL", ENV_CHOICE, "warning", "trace|debug|info|warning|error|fatal",              \
     "least level of the lines written to stderr")                                                               \
-  X(TRANSPORT, "", ENV_CHOICE, "auto", "auto|shm|tcp",                                                          \
-    "auto: shared memory within a node, TCP across; tcp: only TCP; "                                            \
-    "shm: fail rather than use TCP")                                                                            \
+  X(TRANSPORT, "", ENV_CHOICE, "auto", "auto|shm|tcp|ucx|shm+ucx",                                              \
+    "auto: shared memory within a node, TCP across; tcp: only TCP; shm: fail rather than use TCP; "             \
+    "ucx: only UCX; shm+ucx: shared memory within a node, UCX across")                                          \
   X(NODE, "", ENV_TEXT, "", "", "name of this rank's node; overrides what boot id and network namespace say")   \
   X(IFACE, "", ENV_TEXT, "", "", "network interface (eth0) or subnet (10.0.0.0/8) for TCP between nodes")       \
   X(ADDRESS, "", ENV_TEXT, "", "", "IPv4 address under which the other ranks reach this one; IFACE goes first") \
@@ -36,7 +36,8 @@ typedef enum { ENV_TEXT, ENV_INT, ENV_BYTES, ENV_REAL, ENV_CHOICE } env_type;
     "algorithms over a wire by largest payload, from `lwcc tune`: allreduce=recursive_doubling@32768,...")      \
   X(CONNECT_TIMEOUT, "", ENV_REAL, "60", "0.001..1e9", "seconds that a rank waits for the others to join")      \
   X(PEER_TIMEOUT, "", ENV_REAL, "20", "0..86400",                                                               \
-    "seconds without a sign of life after which another node is taken for dead (TCP); 0: never")
+    "seconds without a sign of life after which another node is taken for dead (TCP); 0: never")                \
+  X(UCX_LIB, "", ENV_TEXT, "", "", "path of the libucp.so.0 to use; unset: the loader's, else the wheel's")
 
 typedef enum {
 #define X(id, synonym, type, fallback, allowed, help) ENV_##id,

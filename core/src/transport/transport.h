@@ -2,6 +2,7 @@
  * The classes keep kinds of traffic from blocking one another: a full data pipe never delays control. */
 #ifndef TRANSPORT_H
 #define TRANSPORT_H
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -13,6 +14,12 @@ enum {
 }; /* what a small collective adds to its class: it passes the large */
 
 typedef struct transport_link transport_link; /* one end of the connection between two ranks; first member: ops */
+
+typedef struct { /* what rings for many links at once */
+  int fd;
+  void (*fn)(void *arg); /* to be called when fd polls readable. Driving thread */
+  void *arg;
+} transport_bell;
 
 typedef struct {
   const char *name;
@@ -32,6 +39,8 @@ typedef struct {
   void (*flush)(transport_link *l);
   /* Ring the peer if it is asleep, whatever was sent: something in other shared memory changed. NULL: not needed. */
   void (*ring)(transport_link *l);
+  /* The bell that the link shares with others; it lives as long as one of them. NULL: there is none. */
+  const transport_bell *(*bell)(const transport_link *l);
   /* Eat what rang (bytes in the descriptor), and notice death: LWCC_OK or LWCC_ERR_PEER_LOST. */
   int (*check)(transport_link *l);
   void (*close)(transport_link *l); /* frees l */
@@ -55,4 +64,18 @@ int transport_tcp_open(int peer, const int fds[LINK_CLASSES], transport_link **o
  * rings and that reports the peer's death. side: 0 for the lower rank, 1 for the higher. */
 size_t transport_shm_bytes(void);
 int transport_shm_open(int peer, void *rings, int side, int unix_fd, transport_link **out);
+/* ucx: over the UCX library, loaded now. Collective among the ranks with a socket, an authenticated TCP connection for
+ * each pair: -1 where the pair uses none; taken where a link comes out. All begin, or all fail with the text of one
+ * that cannot (LWCC_ERR_UNSUPPORTED); LWCC_ERR_TIMEOUT names who did not answer through UCX. Caller's thread. */
+typedef struct {
+  int rank, size;
+  int *sockets;            /* [size] */
+  const bool *other_netns; /* [size]: on this kernel, in another network namespace */
+  uint64_t deadline_ns;
+  double timeout_s; /* for the text */
+} transport_ucx_meeting;
+int transport_ucx_join(const transport_ucx_meeting *m, transport_link **links_out);
+/* What UCX offers here, for people: library, version, transports and devices. Bytes needed, or as ucx_load. Any thread.
+ */
+int transport_ucx_describe(char *out, size_t cap);
 #endif
