@@ -122,8 +122,8 @@ class Bucket:
         sizes = [(slot.nbytes // real.itemsize + line - 1) // line * line for slot in slots]
         count = sum(sizes)
         self.slots, self.options, self.number = slots, options, number
-        self.name = f"{name}.bucket{number}.{str(real)[6:]}"
         self.flat = memory.registered(count + 2 * len(slots), real)
+        self.rename(name)
         self.flags = self.flat[count:].view(2, len(slots))  # [0]: has a gradient; [1]: a sparse one
         wire = options.compression.wire_for(real)
         self.wire = None if wire is None else memory.registered(self.flat.numel(), wire)
@@ -135,6 +135,10 @@ class Bucket:
         self._address = self.flat.data_ptr()
         for position, slot in enumerate(slots):
             slot.place(self, position)
+
+    def rename(self, name: str) -> None:
+        """Let its reductions be those of buckets whose optimizer is called so on the other ranks."""
+        self.name = f"{name}.bucket{self.number}.{str(self.flat.dtype)[6:]}"
 
     def part(self, slot: Slot) -> torch.Tensor:
         """Return the elements that belong to one of the slots."""

@@ -30,6 +30,15 @@ class Compressor:
         return wire if wire is not None and dtype.is_floating_point and dtype.itemsize > wire.itemsize else None
 
 
+def checked(compression: object) -> type[Compressor]:
+    """Return it; TypeError for what is no compression, as the name of one."""
+    if isinstance(compression, type) and issubclass(compression, Compressor):
+        return compression
+    if callable(getattr(compression, "compress", None)) and callable(getattr(compression, "decompress", None)):
+        return compression  # type: ignore[return-value]  # a user's own
+    raise TypeError(f"lwcc: compression={compression!r}: must be Compression.none, .fp16 or .bf16")
+
+
 class _Half(Compressor):
     wire_dtype = torch.float16
 

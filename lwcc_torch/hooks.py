@@ -50,6 +50,8 @@ class Reducer:
         self.passes_wanted = 1
         self.round_open = False
         self.retired = False
+        self.spoilt = ""  # what went wrong in a backward; the round's gradients are not to be used
+        self._odd = False  # whether an odd number of rounds was dropped
         self._slots: dict[int, Slot] = {}  # by id of the parameter
         self._buckets: list[Bucket] = []
         self._order: Optional[list[int]] = None  # slot numbers as gradients appeared on the first rank, once agreed
@@ -107,7 +109,7 @@ class Reducer:
                 slots.sort(key=lambda slot: place.get(slot.number, len(place)))
         groups = {s.number: self.units[id(s.param)] for s in slots if id(s.param) in self.units}
         for unit in divide(slots, groups, self.options.bucket_bytes):
-            self._buckets.append(Bucket(self.name, len(self._buckets), unit, self.options))
+            self._buckets.append(Bucket(self._label(), len(self._buckets), unit, self.options))
 
     def _open_round(self) -> None:
         """Begin a round; new parameters and new element types (`model.to`) lead to new buckets."""
@@ -126,9 +128,10 @@ class Reducer:
         assert bucket is not None
         slot.passes += 1
         if slot.passes > wanted or bucket.ticket is not None:
+            self.spoilt = f"a gradient of {slot.name} was computed more than backward_passes_per_step={wanted} times"
             raise AssertionError(
-                f"lwcc: a gradient of {slot.name} was computed more than backward_passes_per_step={wanted} times "
-                "before step() or synchronize(); raise backward_passes_per_step to accumulate locally"
+                f"lwcc: {self.spoilt} before step() or synchronize(); raise "
+                "backward_passes_per_step to accumulate locally"
             )
         dense = slot.deposit(self.options.sparse_as_dense)
         if slot.passes < wanted:
@@ -148,6 +151,30 @@ class Reducer:
         """Whether a reduction was started that `synchronize` has not finished."""
         return any(bucket.ticket is not None for bucket in self._buckets)
 
+    @property
+    def whole(self) -> bool:
+        """Whether all reductions of the round were started, so that nothing of it is left to do but to wait."""
+        return all(bucket.ticket is not None for bucket in self._buckets)
+
+    def drop(self) -> None:
+        """Finish a round whose results nobody wants.
+
+        From then on buckets have another name: those of a rank that did not drop it won't be taken for the same.
+
+        Raises:
+            LwccError: as `synchronize`.
+        """
+        self.spoilt = ""
+        try:
+            self.synchronize()
+        finally:
+            self._odd = not self._odd
+            for bucket in self._buckets:
+                bucket.rename(self._label())
+
+    def _label(self) -> str:
+        return f"{self.name}.odd" if self._odd else self.name
+
     def forget(self) -> None:
         """Drop a round of which nothing is in flight: its gradients are about to be cleared."""
         for bucket in self._buckets:
@@ -162,6 +189,7 @@ class Reducer:
         """
         if self.retired:
             raise RuntimeError("lwcc: another DistributedOptimizer has taken over the parameters of this one")
+        self.refuse_spoilt("synchronize")
         if not self.round_open:
             self._open_round()
         else:
@@ -187,6 +215,14 @@ class Reducer:
             raise failures[0]
         if first:
             self._form()
+
+    def refuse_spoilt(self, what: str) -> None:
+        """Raise AssertionError if a backward of this round failed: gradients were added while others were reduced."""
+        if self.spoilt:
+            raise AssertionError(
+                f"lwcc: {what}() after a backward that failed: {self.spoilt}, so the ranks' gradients may differ; "
+                "call zero_grad() first"
+            )
 
     def _complete(self, bucket: Bucket) -> None:
         """Submit a bucket that did not fill: what is missing takes part as zeros, and says so."""
@@ -245,6 +281,9 @@ class Reducer:
         text = ""
         if len(mine) != len(expected):
             text = f"rank {context.rank()}: {len(mine)} parameters here, {len(expected)} on rank {root}"
+            for here, there, where in ((mine, expected, "here"), (expected, mine, f"on rank {root}")):
+                only = [one for one in here if one not in there]
+                text += f"; {only[0]} has requires_grad only {where}" if only else ""
         elif mine != expected:
             here, there = next(pair for pair in zip(mine, expected) if pair[0] != pair[1])
             text = f"rank {context.rank()}: {here} here, {there} on rank {root}"
@@ -257,13 +296,14 @@ class Reducer:
             if bucket.ticket is not None:
                 bucket.finish()
         self.forget()
-        self._buckets, self._order, self._announced = [], None, None
+        self._buckets, self._order, self._announced, self._odd = [], None, None, False
 
     def release(self) -> None:
         """Give the registered memory back: the job ends. The next gradient forms new buckets."""
         for slot in self._slots.values():
             slot.leave()
         self._buckets, self._order, self._arrived, self._announced, self.round_open = [], None, [], None, False
+        self.spoilt, self._odd = "", False
 
 
 def joined(process_set: Optional[ProcessSet]) -> None:

@@ -28,7 +28,7 @@ from lwcc import ops as core
 from lwcc.ops import Op
 from lwcc_torch import autograd, engine
 from lwcc_torch import tensor as memory
-from lwcc_torch.compression import Compression, Compressor
+from lwcc_torch.compression import Compression, Compressor, checked
 from lwcc_torch.engine import Call
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _reduced(call: Call, calls: list[Call], tensors: Tensors, compression: type[
     """Run reductions; with compression the averaging comes last, in the precision of the caller's tensor."""
     for tensor in tensors:
         memory.check(tensor, call.title)
-    packed = [compression.compress(tensor) for tensor in tensors]
+    packed = [checked(compression).compress(tensor) for tensor in tensors]
     summing = Op.SUM if call.op == Op.AVERAGE else call.op
     sent = [
         c if context is None else c._replace(op=summing, postscale=1.0, counted=True)
@@ -109,8 +109,8 @@ def _reduction(
 
 def allreduce(
     tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None,
-    compression: type[Compressor] = Compression.none, op: Optional[int] = None, *, prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None, algorithm: Optional[Choice] = None,
+    compression: type[Compressor] = Compression.none, op: Optional[int] = None, prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None, *, algorithm: Optional[Choice] = None,
 ) -> torch.Tensor:  # fmt: skip
     """Reduce `tensor` over the ranks (default: average); return a new tensor of its shape and dtype.
 
@@ -130,7 +130,7 @@ def allreduce(
 
 def allreduce_async(
     tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None, op: Optional[int] = None,
-    *, prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None,
+    prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None, *,
     algorithm: Optional[Choice] = None,
 ) -> int:  # fmt: skip
     """Start an `allreduce`; return its handle. `tensor` must not be changed until it is synchronized."""
@@ -140,7 +140,7 @@ def allreduce_async(
 
 def allreduce_(
     tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None, op: Optional[int] = None,
-    *, prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None,
+    prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None, *,
     algorithm: Optional[Choice] = None,
 ) -> torch.Tensor:  # fmt: skip
     """Reduce `tensor` in place and return it; no gradients."""
@@ -155,7 +155,7 @@ def allreduce_(
 
 def allreduce_async_(
     tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None, op: Optional[int] = None,
-    *, prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None,
+    prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None, *,
     algorithm: Optional[Choice] = None,
 ) -> int:  # fmt: skip
     """Start an `allreduce_`; return its handle."""
@@ -165,8 +165,8 @@ def allreduce_async_(
 
 def grouped_allreduce(
     tensors: Tensors, average: Optional[bool] = None, name: Optional[str] = None,
-    compression: type[Compressor] = Compression.none, op: Optional[int] = None, *, prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None, algorithm: Optional[Choice] = None,
+    compression: type[Compressor] = Compression.none, op: Optional[int] = None, prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None, *, algorithm: Optional[Choice] = None,
 ) -> list[torch.Tensor]:  # fmt: skip
     """Reduce several tensors as one unit; return new tensors, in order."""
     call = _reduction(engine.reduction(average, op), (prescale_factor, postscale_factor), process_set, algorithm)
@@ -175,7 +175,7 @@ def grouped_allreduce(
 
 def grouped_allreduce_async(
     tensors: Tensors, average: Optional[bool] = None, name: Optional[str] = None, op: Optional[int] = None,
-    *, prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None,
+    prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None, *,
     algorithm: Optional[Choice] = None,
 ) -> int:  # fmt: skip
     """Start a `grouped_allreduce`; return one handle for the group."""
@@ -185,7 +185,7 @@ def grouped_allreduce_async(
 
 def grouped_allreduce_(
     tensors: Tensors, average: Optional[bool] = None, name: Optional[str] = None, op: Optional[int] = None,
-    *, prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None,
+    prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None, *,
     algorithm: Optional[Choice] = None,
 ) -> list[torch.Tensor]:  # fmt: skip
     """Reduce several tensors in place as one unit; return them."""
@@ -200,7 +200,7 @@ def grouped_allreduce_(
 
 def grouped_allreduce_async_(
     tensors: Tensors, average: Optional[bool] = None, name: Optional[str] = None, op: Optional[int] = None,
-    *, prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None,
+    prescale_factor: float = 1.0, postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None, *,
     algorithm: Optional[Choice] = None,
 ) -> int:  # fmt: skip
     """Start a `grouped_allreduce_`; return one handle for the group."""
@@ -249,7 +249,8 @@ def broadcast(
     *, algorithm: Optional[Choice] = None,
 ) -> torch.Tensor:  # fmt: skip
     """Return the tensor of `root_rank`, a global rank also within a process set."""
-    call = Call(core.BROADCAST, "", root=root_rank, process_set=process_set, algorithm=algorithm)
+    root = core.whole(root_rank, "root_rank")
+    call = Call(core.BROADCAST, "", root=root, process_set=process_set, algorithm=algorithm)
     calls = engine.named(call, name, None)
     return autograd.run(calls, [tensor])[0].output
 
@@ -259,7 +260,8 @@ def broadcast_async(
     *, algorithm: Optional[Choice] = None,
 ) -> int:  # fmt: skip
     """Start a `broadcast`; return its handle."""
-    call = Call(core.BROADCAST, "", root=root_rank, process_set=process_set, algorithm=algorithm)
+    root = core.whole(root_rank, "root_rank")
+    call = Call(core.BROADCAST, "", root=root, process_set=process_set, algorithm=algorithm)
     calls = engine.named(call, name, None)
     return hold(engine.start(calls, [tensor]), _one)
 
@@ -278,7 +280,8 @@ def broadcast_async_(
     *, algorithm: Optional[Choice] = None,
 ) -> int:  # fmt: skip
     """Start a `broadcast_`; return its handle."""
-    call = Call(core.BROADCAST, "", root=root_rank, process_set=process_set, algorithm=algorithm, in_place=True)
+    root = core.whole(root_rank, "root_rank")
+    call = Call(core.BROADCAST, "", root=root, process_set=process_set, algorithm=algorithm, in_place=True)
     return hold(engine.start(engine.named(call, name, None), [tensor]), _one)
 
 
@@ -286,8 +289,10 @@ def _alltoall(
     tensor: torch.Tensor, splits: Splits, name: Optional[str], process_set: Optional[ProcessSet],
     algorithm: Optional[Choice],
 ) -> Call:  # fmt: skip
-    rows = None if splits is None else tuple(int(n) for n in splits)
+    rows = None if splits is None else tuple(core.whole(n, "splits") for n in splits)
     ranks = engine.members(process_set)
+    if rows is not None and tensor.dim() == 0:
+        raise ValueError("lwcc: alltoall deals out rows, so it needs a tensor of at least one dimension")
     if rows is not None and (len(rows) != ranks or min(rows) < 0 or sum(rows) != len(tensor)):
         raise ValueError(
             f"lwcc: alltoall with splits {rows}: need one number >= 0 for each of {ranks} ranks, with the sum "
@@ -328,15 +333,16 @@ def alltoall_async(
 def _scatter(
     op: int, scales: tuple[float, float], process_set: Optional[ProcessSet], algorithm: Optional[Choice]
 ) -> Call:
-    if op not in (Op.AVERAGE, Op.SUM):
-        raise ValueError(f"lwcc: reducescatter takes op=Average or Sum, not {Op(op).name.title()}")
-    return Call(core.REDUCESCATTER, "", Op(op), 0, *scales, process_set, algorithm=algorithm)
+    kind = core.as_op(op)
+    if kind not in (Op.AVERAGE, Op.SUM):
+        raise ValueError(f"lwcc: reducescatter takes op=Average or Sum, not {kind.name.title()}")
+    return Call(core.REDUCESCATTER, "", kind, 0, *scales, process_set, algorithm=algorithm)
 
 
 def reducescatter(
     tensor: torch.Tensor, name: Optional[str] = None, compression: type[Compressor] = Compression.none,
-    op: int = Op.AVERAGE, process_set: Optional[ProcessSet] = None, *, prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0, algorithm: Optional[Choice] = None,
+    op: int = Op.AVERAGE, process_set: Optional[ProcessSet] = None, prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0, *, algorithm: Optional[Choice] = None,
 ) -> torch.Tensor:  # fmt: skip
     """Reduce over the ranks and return this rank's rows; where they don't divide, the first ranks get one more."""
     call = _scatter(op, (prescale_factor, postscale_factor), process_set, algorithm)
@@ -345,7 +351,7 @@ def reducescatter(
 
 def reducescatter_async(
     tensor: torch.Tensor, name: Optional[str] = None, op: int = Op.AVERAGE,
-    process_set: Optional[ProcessSet] = None, *, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+    process_set: Optional[ProcessSet] = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0, *,
     algorithm: Optional[Choice] = None,
 ) -> int:  # fmt: skip
     """Start a `reducescatter`; return its handle."""
@@ -355,8 +361,8 @@ def reducescatter_async(
 
 def grouped_reducescatter(
     tensors: Tensors, name: Optional[str] = None, compression: type[Compressor] = Compression.none,
-    op: int = Op.AVERAGE, process_set: Optional[ProcessSet] = None, *, prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0, algorithm: Optional[Choice] = None,
+    op: int = Op.AVERAGE, process_set: Optional[ProcessSet] = None, prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0, *, algorithm: Optional[Choice] = None,
 ) -> list[torch.Tensor]:  # fmt: skip
     """`reducescatter` several tensors as one unit."""
     call = _scatter(op, (prescale_factor, postscale_factor), process_set, algorithm)
@@ -365,7 +371,7 @@ def grouped_reducescatter(
 
 def grouped_reducescatter_async(
     tensors: Tensors, name: Optional[str] = None, op: int = Op.AVERAGE,
-    process_set: Optional[ProcessSet] = None, *, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+    process_set: Optional[ProcessSet] = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0, *,
     algorithm: Optional[Choice] = None,
 ) -> int:  # fmt: skip
     """Start a `grouped_reducescatter`; return one handle for the group."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 import torch
 
 from lwcc import context, journal
-from lwcc.ops import Op
+from lwcc.collectives import set_id
+from lwcc.ops import Op, as_op
 from lwcc_torch import adasum, engine
 from lwcc_torch.adasum import AdasumDistributed
 from lwcc_torch.buckets import LIMIT_BYTES, Options
@@ -84,6 +86,8 @@ class Distributed:
     def step(self, *args: Any, **kwargs: Any) -> Any:
         """Complete the reduction, then do the step of the optimizer's own class; a closure is reduced each time."""
         closure = args[0] if args else kwargs.get("closure")
+        if self._reducer is not None:
+            self._reducer.refuse_spoilt("step")
         if self._reducer is not None and self._should_synchronize:
             if callable(closure):
                 reduced = self._reducing(closure)
@@ -109,11 +113,16 @@ class Distributed:
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """Clear the gradients, as the optimizer's own class does.
 
+        Gradients that were wholly under way, as those of a discriminator from its generator's loss, are waited for.
+
         Raises:
-            AssertionError: reductions are in flight.
+            AssertionError: a part of the reductions is in flight.
+            LwccError: a reduction that was waited for failed.
         """
         reducer = self._reducer
         if reducer is not None:
+            if reducer.spoilt or (reducer.in_flight and reducer.whole):
+                reducer.drop()
             self._refuse_in_flight(reducer, "zero_grad")
             if reducer.round_open:
                 reducer.forget()
@@ -156,22 +165,30 @@ def _units(optimizer: torch.optim.Optimizer, groups: Groups) -> dict[int, int]:
     """Return the group number by id of the parameter."""
     if groups is None or groups == 0:
         return {}
+    params = [p for group in optimizer.param_groups for p in group["params"]]
     if not isinstance(groups, int):
+        if isinstance(groups, (str, float)) or any(isinstance(group, (str, torch.Tensor)) for group in groups):
+            raise ValueError(f"lwcc: groups={groups!r}, must be a number of groups or lists of parameters")
         members = [id(p) for group in groups for p in group]
         if len(set(members)) != len(members):
             raise ValueError("lwcc: groups has a parameter twice")
+        if not set(members) <= {id(p) for p in params}:
+            raise ValueError("lwcc: groups has a tensor that is no parameter of the optimizer")
         return {id(p): i for i, group in enumerate(groups) for p in group}
     if groups < 0:
         raise ValueError(f"lwcc: groups={groups}, must be a number of groups or lists of parameters")
-    params = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    params = [p for p in params if p.requires_grad]
     return {id(p): i * groups // len(params) for i, p in enumerate(params)}
 
 
 def _options(
     op: int, compression: type[Compressor], predivide: float, bucket_bytes: Optional[int],
 ) -> Options:  # fmt: skip
+    op = as_op(op)
     if op not in (Op.AVERAGE, Op.SUM, Op.ADASUM):
-        raise ValueError(f"lwcc: DistributedOptimizer takes op=Average, Sum or Adasum, not {Op(op).name.title()}")
+        raise ValueError(f"lwcc: DistributedOptimizer takes op=Average, Sum or Adasum, not {op.name.title()}")
+    if not math.isfinite(predivide) or predivide == 0:
+        raise ValueError(f"lwcc: gradient_predivide_factor={predivide!r}: gradients are divided by it")
     if predivide != 1.0 and op != Op.AVERAGE:
         raise ValueError("lwcc: gradient_predivide_factor needs op=Average")
     if not hasattr(compression, "wire_for"):
@@ -184,9 +201,9 @@ def _options(
 
 def DistributedOptimizer(
     optimizer: torch.optim.Optimizer, named_parameters: Optional[Iterable[tuple[str, Any]]] = None,
-    compression: type[Compressor] = Compression.none, backward_passes_per_step: int = 1, op: int = Op.AVERAGE, *,
+    compression: type[Compressor] = Compression.none, backward_passes_per_step: int = 1, op: int = Op.AVERAGE,
     gradient_predivide_factor: float = 1.0, num_groups: int = 0, groups: Groups = None, sparse_as_dense: bool = False,
-    process_set: Optional[ProcessSet] = None, bucket_bytes: Optional[int] = None,
+    process_set: Optional[ProcessSet] = None, *, bucket_bytes: Optional[int] = None,
     algorithm: Optional[Choice] = None,
 ) -> Any:  # fmt: skip
     """Return an optimizer of a subclass of the given one's class that steps on gradients reduced over the ranks.
@@ -219,6 +236,7 @@ def DistributedOptimizer(
         raise TypeError(f"lwcc: DistributedOptimizer needs a torch.optim.Optimizer, not {type(optimizer).__name__}")
     if num_groups:
         warnings.warn("num_groups is deprecated, use groups", DeprecationWarning, stacklevel=2)
+    set_id(process_set)  # refuses what is no process set
     options = _options(op, compression, gradient_predivide_factor, bucket_bytes)
     options = options._replace(sparse_as_dense=sparse_as_dense, process_set=process_set, algorithm=algorithm)
     names, units = _named(optimizer, named_parameters), _units(optimizer, groups if groups is not None else num_groups)

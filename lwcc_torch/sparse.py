@@ -31,8 +31,12 @@ def sparse_allreduce_async(
 
     Indices and values are gathered; the result is coalesced, with the same bits on every rank.
     """
-    if op not in (Op.AVERAGE, Op.SUM):
-        raise ValueError(f"lwcc: sparse allreduce takes op=Average or Sum, not {Op(op).name.title()}")
+    kind = core.as_op(op)
+    if kind not in (Op.AVERAGE, Op.SUM):
+        raise ValueError(f"lwcc: sparse allreduce takes op=Average or Sum, not {kind.name.title()}")
+    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.sparse_coo:
+        what = tensor.layout if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+        raise TypeError(f"lwcc: sparse_allreduce_async takes a sparse COO tensor (tensor.to_sparse()), not {what}")
     base = engine.unnamed.next(core.ALLGATHER, process_set) if name is None else name
     own = tensor.detach().coalesce()
     gather = Call(core.ALLGATHER, "", process_set=process_set)

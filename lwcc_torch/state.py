@@ -54,12 +54,15 @@ def broadcast_parameters(params: Named, root_rank: int = 0, process_set: Optiona
         process_set: the ranks that take part.
 
     Raises:
-        TypeError: a module instead of its `state_dict()`.
+        TypeError: a module instead of its `state_dict()`, or nothing of tensors; a root that is no int.
         ValueError: something that is not a tensor (use `broadcast_object`), or a name twice.
         Mismatch: the ranks disagree about a tensor.
     """
+    core.whole(root_rank, "root_rank")
     if isinstance(params, torch.nn.Module):
         raise TypeError(f"lwcc: broadcast_parameters({type(params).__name__}): give its state_dict() or parameters()")
+    if isinstance(params, torch.Tensor) or not isinstance(params, Iterable):
+        raise TypeError(f"lwcc: broadcast_parameters: {type(params).__name__} is no dict or list of tensors")
     tensors: dict[str, torch.Tensor] = {}
     for i, item in enumerate(params.items() if isinstance(params, Mapping) else params):
         name, tensor = item if isinstance(item, tuple) else (str(i), item)

@@ -210,7 +210,8 @@ def broadcast_async(
     """Start a `broadcast`; the ticket's result is the array."""
     source, code = buffer.source(array, dtype)
     number = 0 if process_set is None else set_id(process_set)
-    fields = (ops.BROADCAST, source.shape, code, 1, root_rank, number, None, 1.0, 1.0, priority, algorithm)
+    root = ops.whole(root_rank, "root_rank")
+    fields = (ops.BROADCAST, source.shape, code, 1, root, number, None, 1.0, 1.0, priority, algorithm)
     out = np.empty_like(source)
     return _into_async(fields, source, out, name, out)
 
@@ -228,7 +229,8 @@ def broadcast_(
     """Overwrite `array` (writable, C-contiguous) with that of `root_rank` and return it."""
     target, code = buffer.target(array, dtype)
     number = 0 if process_set is None else set_id(process_set)
-    fields = (ops.BROADCAST, target.shape, code, 1, root_rank, number, None, 1.0, 1.0, priority, algorithm)
+    root = ops.whole(root_rank, "root_rank")
+    fields = (ops.BROADCAST, target.shape, code, 1, root, number, None, 1.0, 1.0, priority, algorithm)
     _into(fields, target, target, name)
     return array
 
@@ -246,7 +248,8 @@ def broadcast_async_(
     """Start a `broadcast_`; the ticket's result is `array` itself."""
     target, code = buffer.target(array, dtype)
     number = 0 if process_set is None else set_id(process_set)
-    fields = (ops.BROADCAST, target.shape, code, 1, root_rank, number, None, 1.0, 1.0, priority, algorithm)
+    root = ops.whole(root_rank, "root_rank")
+    fields = (ops.BROADCAST, target.shape, code, 1, root, number, None, 1.0, 1.0, priority, algorithm)
     return _into_async(fields, target, target, name, array)
 
 
@@ -348,7 +351,7 @@ def alltoall_async(
     """Start an `alltoall`; the ticket's result is what `alltoall` returns."""
     source, code = buffer.source(array, dtype)
     _need_rows(source, "alltoall")
-    rows = None if splits is None else tuple(int(n) for n in splits)
+    rows = None if splits is None else tuple(ops.whole(n, "splits") for n in splits)
     if rows is not None and (len(rows) != _members(process_set) or min(rows) < 0 or sum(rows) != source.shape[0]):
         raise ValueError(
             f"lwcc: alltoall with splits {rows}: need one number >= 0 for each of {_members(process_set)} ranks, with "

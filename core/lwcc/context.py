@@ -75,6 +75,8 @@ def init(
         LwccError: the meeting point or a peer cannot be reached.
     """
     with _context.lock:
+        if _context.owner not in (0, os.getpid()):
+            raise errors.ShutDown("lwcc: init in a forked child of an initialised process; start it by spawn instead")
         if _context.world is None:
             place = _place(rank, size, rendezvous, secret)
             if comm is not None and list(comm) != list(range(place.size)):
@@ -82,8 +84,6 @@ def init(
                     f"lwcc: init(comm={comm}) is not all {place.size} ranks; use add_process_set for a subset"
                 )
             _join(place, timeout)
-        elif _context.owner != os.getpid():
-            raise errors.ShutDown("lwcc: init in a forked child of an initialised process; start it by spawn instead")
     if process_sets:
         from lwcc.process_sets import add_process_set
 
@@ -206,6 +206,7 @@ def shutdown() -> None:
             engines.end()
             if _context.store is not None:
                 _context.store.close()
+            _context.owner = 0
         _context.store = None
 
 

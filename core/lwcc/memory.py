@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any, Union
 
@@ -34,10 +35,11 @@ def empty(shape: Union[int, Sequence[int]], dtype: Any = "float32") -> Any:
     pointer = lib.lwcc_alloc(nbytes)
     if pointer == ffi.NULL:
         raise context.failure(lib.LWCC_ERR_SYSTEM)
-    epoch = context.epoch()
+    epoch, finalizing = context.epoch(), sys.is_finalizing
 
     def free(p: Any) -> None:
-        if context.epoch() == epoch:  # at shutdown all was freed
+        # at shutdown all was freed; when the interpreter ends, after that, this module's names are gone
+        if not finalizing() and context.epoch() == epoch:
             lib.lwcc_free(p)
 
     memory = ffi.buffer(ffi.gc(pointer, free, nbytes), nbytes)

@@ -1,5 +1,7 @@
-"""Python objects between ranks, pickled (by cloudpickle if it is installed). Peers are authenticated by the job's
-secret; a pickle is trusted as far as the job's own processes are."""
+"""Python objects between ranks, pickled as `lwcc.pickling` says.
+
+Peers are authenticated by the job's secret; a pickle is trusted as far as the job's own processes are.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import numpy as np
 
 from lwcc import collectives, context
+from lwcc.pickling import pickled
 
 if TYPE_CHECKING:
     from lwcc.process_sets import ProcessSet
@@ -17,11 +20,7 @@ if TYPE_CHECKING:
 def _dumps(obj: Any) -> tuple[Any, Optional[Exception]]:
     """Return the pickle's bytes; or what the other ranks are to be told, and the failure: they wait for one of both."""
     try:
-        import cloudpickle as pickler
-    except ImportError:
-        pickler = pickle
-    try:
-        return np.frombuffer(pickler.dumps(obj, protocol=4), np.uint8), None
+        return np.frombuffer(pickled(obj), np.uint8), None
     except Exception as error:  # whatever the object's own __reduce__ raises
         return np.frombuffer(f"{type(error).__name__}: {error}".encode("utf-8", "replace"), np.uint8), error
 

@@ -29,6 +29,7 @@ from lwcc.naming import COLLECTIVE_NAMES as COLLECTIVE_NAMES
 from lwcc.naming import unnamed as unnamed
 from lwcc.request import Request as Request
 from lwcc.request import c_name, fill
+from lwcc.request import whole as whole
 
 if TYPE_CHECKING:
     from lwcc.authoring import Choice
@@ -86,14 +87,24 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
+def as_op(op: int) -> Op:
+    """Return the operation; ValueError or TypeError for what is none."""
+    if type(op) is Op:
+        return op
+    number = whole(op, "op")
+    if number not in Op.__members__.values():
+        raise ValueError(f"lwcc: op={op!r}: must be Average, Sum, Adasum, Min, Max or Product")
+    return Op(number)
+
+
 def reduction(average: Optional[bool], op: Optional[int]) -> Op:
     """Return the reduction that Horovod's two arguments mean; for the adapters' public calls.
 
     Raises:
-        ValueError: both are given.
+        ValueError: both are given, or there is no such op; TypeError: it is no int.
     """
     if average is None:
-        return Op.AVERAGE if op is None else Op(op)
+        return Op.AVERAGE if op is None else as_op(op)
     if op is not None:
         raise ValueError("lwcc: give op= or the deprecated average=, not both")
     warnings.warn("average= is deprecated, use op=Average or op=Sum", DeprecationWarning, stacklevel=3)
@@ -371,9 +382,9 @@ class Ticket:
         """The result, waiting for it if need be."""
         return self.wait()
 
-    def __del__(self) -> None:
+    def __del__(self, orphans: Any = _orphans) -> None:  # an argument, as the module's names are gone at exit
         if getattr(self, "_id", 0):  # compilers of functions make one without __init__, to trace with
-            _orphans.append((self._epoch, self._id, self._keep))
+            orphans.append((self._epoch, self._id, self._keep))
 
     def __repr__(self) -> str:
         state = "failed" if self._failure else "done" if self.done() else "pending"

@@ -78,6 +78,17 @@ def members_of(number: int) -> list[int]:
     return ranks
 
 
+def _wishes(ranks: list[int]) -> errors.Mismatch:
+    """Return the error that says which ranks asked for which set; collective over all ranks, which disagree."""
+    from lwcc.objects import allgather_object
+
+    asking: dict[tuple[int, ...], list[str]] = {}
+    for rank, wish in enumerate(allgather_object(tuple(ranks), name="lwcc.set_wishes")):
+        asking.setdefault(wish, []).append(str(rank))
+    said = (f"rank {', '.join(who)} {'asks' if len(who) == 1 else 'ask'} for {list(w)}" for w, who in asking.items())
+    return errors.Mismatch(f"lwcc: process set: the ranks disagree: {'; '.join(said)}", lib.LWCC_ERR_MISMATCH)
+
+
 def add_process_set(process_set: Union[ProcessSet, Iterable[int]], algorithm: Optional[Choice] = None) -> ProcessSet:
     """Bring a set into use. Collective over all ranks, with the same ranks; return the set.
 
@@ -100,7 +111,8 @@ def add_process_set(process_set: Union[ProcessSet, Iterable[int]], algorithm: Op
     number = ffi.new("int32_t *")
     status = lib.lwcc_set_add(ffi.new("int32_t[]", ranks), len(ranks), number)
     if status < 0:
-        raise context.failure(status)
+        failure = context.failure(status)
+        raise _wishes(ranks) if isinstance(failure, errors.Mismatch) else failure
     _use(wanted, number[0])
     _apply_algorithm(wanted, algorithm or wanted.algorithm)
     return wanted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from lwcc._native import ffi
@@ -50,6 +51,24 @@ def fill(target: Any, signature: tuple[Any, ...]) -> Any:
     )
     target.ndim, (target.shape, target.splits, target.algorithm) = len(shape), keep
     return keep
+
+
+def whole(number: Any, what: str) -> int:
+    """Return an argument that has to be a whole number, of Python's or numpy's types or a tensor.
+
+    To be asked where a number comes from a script: True and 1.0 equal 1, so they would pass as a known signature's.
+
+    Raises:
+        TypeError: a bool, a float, or no number at all.
+    """
+    if type(number) is int:
+        return number
+    if not isinstance(number, bool) and hasattr(number, "__index__"):
+        try:
+            return operator.index(number)
+        except TypeError:
+            pass
+    raise TypeError(f"lwcc: {what}={number!r}: must be an int, not {type(number).__name__}")
 
 
 def c_name(name: str) -> Any:

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable, Optional
 
+from lwcc.pickling import pickled
+
 _REFUSED = (
     *("min_num_proc", "max_num_proc", "min_np", "max_np", "slots", "reset_limit", "cooldown_range"),
     *("host_discovery_script", "ssh_port", "ssh_identity_file", "use_mpi", "mpi_args", "network_interfaces"),
@@ -33,14 +35,6 @@ class RunFailed(RuntimeError):
         self.rank, self.code = rank, code
 
 
-def _dumps(value: Any) -> bytes:
-    try:
-        import cloudpickle
-    except ImportError:
-        return pickle.dumps(value)
-    return bytes(cloudpickle.dumps(value))
-
-
 def run(
     func: Callable[..., Any], args: Sequence[Any] = (), kwargs: Optional[Mapping[str, Any]] = None,
     num_proc: Optional[int] = None, *, np: Optional[int] = None, hosts: Optional[str] = None,
@@ -50,7 +44,7 @@ def run(
     """Call `func(*args, **kwargs)` on every rank of a new job; return the results in rank order.
 
     The ranks are fresh processes, started by `lwccrun`, whose output they share; `func` calls `lwcc.init` itself. It
-    travels by cloudpickle if that is installed, else by pickle, which needs a function that the ranks can import.
+    travels by cloudpickle, so it may be a function of the script that calls this.
 
     Args:
         func: what each rank calls.
@@ -67,13 +61,17 @@ def run(
         timeout: seconds for the whole job; default: no limit.
 
     Raises:
-        ValueError: an argument of Horovod's that means nothing here (elastic, ssh, MPI), or num_proc below 1.
+        ValueError: an argument of Horovod's that means nothing here (elastic, ssh, MPI), num_proc below 1, or another
+            number as np.
+        TypeError: what cannot be pickled; no rank was started.
         RunFailed: a rank raised or died; the text has its traceback.
     """
     unknown = [name for name in others if name not in _IGNORED]
     if unknown:
         known = [name for name in unknown if name in _REFUSED]
         raise ValueError(f"lwcc.run: {', '.join(unknown)}: {'not supported here' if known else 'unknown'}")
+    if np is not None and num_proc is not None and np != num_proc:
+        raise ValueError(f"lwcc.run: np={np} and num_proc={num_proc}: give one of them")
     count = np if np is not None else num_proc if num_proc is not None else 1
     if count < 1:
         raise ValueError(f"lwcc.run: {count} ranks")
@@ -84,7 +82,7 @@ def run(
     command += ["--verbose"] if verbose else []
     here = os.getcwd() if hosts or hostfile else None  # other hosts see this folder, but not our /tmp
     with tempfile.TemporaryDirectory(prefix="lwcc-run-", dir=here) as folder:  # readable by this user only
-        Path(folder, "call.pickle").write_bytes(_dumps((func, tuple(args), dict(kwargs or {}))))
+        Path(folder, "call.pickle").write_bytes(pickled((func, tuple(args), dict(kwargs or {}))))
         code = subprocess.run(
             [*command, sys.executable, "-m", "lwcc.running", folder], env={**os.environ, **(env or {})}, check=False
         ).returncode
@@ -116,10 +114,10 @@ def _work(folder: Path) -> int:
     try:
         func, args, kwargs = pickle.loads((folder / "call.pickle").read_bytes())
         value = func(*args, **kwargs)
-        data = _dumps((time.time(), value, None))
+        data = pickled((time.time(), value, None))
     except Exception:
         failure = traceback.format_exc()
-        data = _dumps((time.time(), None, failure))
+        data = pickled((time.time(), None, failure))
         print(failure, file=sys.stderr, flush=True)
     partial = folder / f"result.{rank}.part"
     partial.write_bytes(data)

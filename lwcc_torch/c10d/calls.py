@@ -43,9 +43,20 @@ def reduction(options: Any) -> Reduction:
     return Reduction(_OPS.get(kind), 1.0 if kind != _KINDS.PREMUL_SUM or factor is None else float(factor))
 
 
-def root(options: Any) -> int:
-    """Return the root, an index in the group, of an options object or as a number."""
-    return int(getattr(options, "rootRank", options))
+def root(options: Any, ranks: int) -> int:
+    """Return the root, an index in a group of so many ranks, of an options object or as a number.
+
+    Raises:
+        ValueError: there is no such rank.
+    """
+    return member(int(getattr(options, "rootRank", options)), ranks, "root rank")
+
+
+def member(index: int, ranks: int, what: str) -> int:
+    """Return the index of a rank in the group; ValueError if there is none of that index."""
+    if not 0 <= index < ranks:
+        raise ValueError(f"lwcc: invalid {what} {index}: the group's ranks are 0 to {ranks - 1}")
+    return index
 
 
 def allowed(options: Any, timeout: Optional[timedelta], group: timedelta) -> float:

@@ -10,6 +10,7 @@ from typing import Any, Callable, Optional
 import torch.distributed
 
 from lwcc import context, errors
+from lwcc_torch.c10d.opaque import opaque
 
 dist: Any = torch.distributed  # what its stubs leave out
 _NEWS_S = 1.0  # gloo may fail for a dead rank so long before the core knows of it
@@ -91,6 +92,7 @@ def _explained(error: RuntimeError) -> RuntimeError:
     return errors.PeerLost(f"{lost}; gloo: {str(error).splitlines()[0]}", lost.code, lost.rank)
 
 
+@opaque
 class GlooWork(dist.Work):  # type: ignore[misc]
     """A call that gloo carries out; see torch's Work for the methods."""
 

@@ -19,6 +19,7 @@ from lwcc_torch.c10d import calls, gloo, world
 from lwcc_torch.c10d.barrier import MonitoredBarrier
 from lwcc_torch.c10d.calls import Tensors
 from lwcc_torch.c10d.exchange import Exchange
+from lwcc_torch.c10d.opaque import opaque
 from lwcc_torch.c10d.pieces import Piece, Settle, joined, piece, place, same_count, scratch, spread
 from lwcc_torch.c10d.requests import Requests, Wanted
 from lwcc_torch.c10d.work import Completer, LwccWork
@@ -37,6 +38,7 @@ def create(options: Any, backend_options: Any) -> LwccGroup:
 _ProcessGroup: Any = dist.ProcessGroup  # its overloads would have to be repeated here
 
 
+@opaque
 class LwccGroup(_ProcessGroup):  # type: ignore[misc]
     """A process group over the core. Users get it from `init_process_group("lwcc")` and `new_group`.
 
@@ -129,7 +131,7 @@ class LwccGroup(_ProcessGroup):  # type: ignore[misc]
         tensor, kind = calls.one(tensors, "reduce"), calls.reduction(opts if op is None else op)
         if _for_gloo(kind, [tensor]):
             return gloo.run(lambda: self._gloo.reduce([tensor], opts))
-        if calls.root(opts) == self._index:
+        if calls.root(opts, self._count) == self._index:
             return self._reduce_in_place([tensor], "reduce", kind, opts, timeout=timeout)
         source = piece(tensor, "reduce", moved=False)
         target = scratch(source, source.length)
@@ -200,14 +202,15 @@ class LwccGroup(_ProcessGroup):  # type: ignore[misc]
     def broadcast(self, tensors: Any, opts: Any = 0, timeout: Optional[timedelta] = None) -> LwccWork:
         """Overwrite the tensors with those of the root."""
         wanted, keep, settles = [], [], []
+        index = calls.root(opts, self._count)
+        root = self._members.ranks[index]
         for tensor in calls.as_list(tensors):
             target, after = place(tensor, "broadcast")
-            root = self._members.ranks[calls.root(opts)]
             wanted.append(
                 Wanted(core.BROADCAST, target.pointer, target.pointer, (target.length,), target.code, root=root)
             )
             keep.append(target)
-            settles += after if calls.root(opts) != self._index else []
+            settles += after if index != self._index else []
         return self._start(wanted, keep, calls.as_list(tensors), opts, timeout=timeout, settles=settles)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Optional[timedelta] = None) -> LwccWork:
@@ -274,7 +277,7 @@ class LwccGroup(_ProcessGroup):  # type: ignore[misc]
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Optional[timedelta] = None) -> LwccWork:
         """Gather the tensors of all ranks, which have one size, into the root's list."""
-        own, root = calls.one(inputs, "gather"), calls.root(opts)
+        own, root = calls.one(inputs, "gather"), calls.root(opts, self._count)
         sent = [own.numel() if i == root else 0 for i in range(self._count)]
         parts: Tensors = []
         if root == self._index:
@@ -286,7 +289,7 @@ class LwccGroup(_ProcessGroup):  # type: ignore[misc]
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Optional[timedelta] = None) -> LwccWork:
         """Send the i-th tensor of the root's list to rank i."""
-        output, root = calls.one(outputs, "scatter"), calls.root(opts)
+        output, root = calls.one(outputs, "scatter"), calls.root(opts, self._count)
         parts = [output.new_empty(0)]
         sent = [0] * self._count
         if root == self._index:
@@ -318,11 +321,13 @@ class LwccGroup(_ProcessGroup):  # type: ignore[misc]
 
     def send(self, tensors: Tensors, dst: int, tag: int) -> Any:
         """Send the tensor to a rank."""
-        return self._lines[dst].run(lambda: self._gloo.send(tensors, dst, tag))
+        line = self._lines[calls.member(dst, self._count, "destination rank")]
+        return line.run(lambda: self._gloo.send(tensors, dst, tag))
 
     def recv(self, tensors: Tensors, src: int, tag: int) -> Any:
         """Receive a tensor from a rank."""
-        return self._lines[src].run(lambda: self._gloo.recv(tensors, src, tag))
+        line = self._lines[calls.member(src, self._count, "source rank")]
+        return line.run(lambda: self._gloo.recv(tensors, src, tag))
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> Any:
         """Receive a tensor from whichever rank sends."""

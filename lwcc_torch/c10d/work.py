@@ -15,10 +15,12 @@ import torch.distributed as dist
 
 from lwcc import context, errors
 from lwcc import ops as core
+from lwcc_torch.c10d.opaque import opaque
 
 _LIVENESS_S = 0.5  # the completer looks this often whether it has to end
 
 
+@opaque
 class LwccWork(dist.Work):
     """A collective under way; made by a group.
 
@@ -37,6 +39,7 @@ class LwccWork(dist.Work):
         self._settle = settle
         self._lock = threading.Lock()
         self._future: Optional[torch.futures.Future[Any]] = None
+        self._begun: Optional[torch.futures.Future[Any]] = None  # completes it
         self._done: Optional[threading.Event] = (
             None  # made with the future: then the completer alone waits for the core
         )
@@ -126,11 +129,16 @@ class LwccWork(dist.Work):
         self.wait()
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """Return a future of the output tensors, completed by a thread of the group."""
+        """Return a future of the output tensors, completed by a thread of the group.
+
+        Where the collective failed its `wait` and `value` raise RuntimeError with the text of what `wait` here raises.
+        """
         with self._lock:
             if self._future is not None:
                 return self._future
-            future = self._future = torch.futures.Future()
+            self._begun = torch.futures.Future()
+            # only what a callback raises is an error also to C++ (DDP's); that of set_exception is a value there
+            future = self._future = self._begun.then(self._deliver)
             completer = None if self._finished else self.completer
             if completer is not None:
                 self._done = threading.Event()
@@ -142,13 +150,15 @@ class LwccWork(dist.Work):
 
     def fulfil(self) -> None:
         """Complete the future of this finished work, and run its callbacks."""
-        assert self._future is not None
+        assert self._begun is not None
         if self._done is not None:
             self._done.set()
+        self._begun.set_result(None)
+
+    def _deliver(self, _: torch.futures.Future[Any]) -> Any:
         if self._failure is not None:
-            self._future.set_exception(self._failure)
-        else:
-            self._future.set_result(self._outputs)
+            raise self._failure
+        return self._outputs
 
     def complete_future(self, ended: threading.Event) -> None:
         """Finish and complete the future; if the group ends first, or the time is up, with a failure."""

@@ -35,6 +35,13 @@ EXCEPTIONS = {
     ("lwcc_tf/ops.py", "reducescatter"): "the positions of Horovod's arguments",
     ("lwcc_tf/ops.py", "grouped_reducescatter"): "the positions of Horovod's arguments",
     ("core/build_native.py", "compile_all"): "the signature of distutils' CCompiler.compile",
+    ("lwcc_torch/optimizer.py", "DistributedOptimizer"): "the positions of Horovod's arguments",
+    **{
+        ("lwcc_torch/ops.py", f"{group}{name}{form}"): "the positions of Horovod's arguments"
+        for group in ("", "grouped_")
+        for name, forms in (("allreduce", ("", "_", "_async", "_async_")), ("reducescatter", ("", "_async")))
+        for form in forms
+    },
 }
 BODY = re.compile(r"\)\s*\{")
 

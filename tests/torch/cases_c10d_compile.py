@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from casebook import run
 from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 
@@ -68,6 +72,38 @@ def case_a_compiled_model_in_ddp(rank: int, size: int) -> None:
     (model(torch.cat(rows)).sum() / size).backward()
     for found, p in zip(grads, model.parameters()):
         torch.testing.assert_close(found, p.grad)
+
+
+def case_graphs_break_where_a_group_is_called(rank: int, size: int) -> None:
+    lone = nn.Linear(3, 1)
+
+    def work(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = lone(x)
+        total, late = y.detach().clone(), y.detach().clone()
+        dist.all_reduce(total)
+        pending = dist.all_reduce(late, async_op=True)
+        pending.wait()
+        dist.barrier()
+        return y + 1, total + 1, late + 1
+
+    rows = data(size)
+    expected = sum(lone(x) for x in rows).detach() + 1
+    _, total, late = torch.compile(work, backend="aot_eager")(rows[rank])
+    torch.testing.assert_close(total, expected)
+    torch.testing.assert_close(late, expected)
+
+
+def case_compiled_wrappers_of_a_whole_model(rank: int, size: int) -> None:
+    fsdp = functools.partial(FullyShardedDataParallel, device_id=torch.device("cpu"), use_orig_params=True)
+    for wrap in (DDP, fsdp):
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+        twin = copy.deepcopy(model)
+        compiled = torch.compile(wrap(model), backend="aot_eager")
+        rows = data(size)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(rows[rank]), twin(rows[rank]), rtol=1e-4, atol=1e-5)
+            compiled(rows[rank]).sum().backward()
 
 
 if __name__ == "__main__":

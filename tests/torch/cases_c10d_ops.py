@@ -280,6 +280,16 @@ def case_futures_chain(rank: int, size: int) -> None:
 
 
 def case_wrong_arguments_leave_the_group_usable(rank: int, size: int) -> None:
+    for bad in (-1, size, size + 3):
+        for call in (
+            lambda b=bad: dist.broadcast(torch.zeros(2), b),
+            lambda b=bad: dist.reduce(torch.zeros(2), b),
+            lambda b=bad: dist.gather(torch.zeros(2), None, b),
+            lambda b=bad: dist.scatter(torch.zeros(2), None, b),
+            lambda b=bad: dist.group.WORLD.send([torch.zeros(2)], b, 0),
+            lambda b=bad: dist.group.WORLD.recv([torch.zeros(2)], b, 0),
+        ):
+            raises(ValueError, f"invalid rank {bad}", call)
     raises(ValueError, "all_gather elements", lambda: dist.all_gather([torch.zeros(9)] * size, torch.zeros(2)))
     raises(ValueError, "split", lambda: dist.all_to_all_single(torch.zeros(3), torch.zeros(3), [9] * size, [9] * size))
     raises(TypeError, "elements of type", lambda: dist.all_reduce(torch.zeros(2, dtype=torch.float8_e5m2)))

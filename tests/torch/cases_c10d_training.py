@@ -178,6 +178,19 @@ def case_the_hook_with_algorithms_and_compression(rank: int, size: int) -> None:
     dist.barrier()
 
 
+def case_ddp_raises_what_failed_in_its_backward(rank: int, size: int) -> None:
+    for hook in (None, default_hooks.fp16_compress_hook, comm_hook()):
+        wrapped = DDP(network())
+        if hook is not None:
+            wrapped.register_comm_hook(None, hook)
+        early = dist.all_reduce(torch.ones(3), async_op=True) if rank == size - 1 else None
+        raises(RuntimeError, "the ranks disagree rank", lambda m=wrapped: m(torch.ones(1, 6)).sum().backward())
+        raises(Mismatch, "the ranks disagree", lambda e=early: e.wait() if e else dist.all_reduce(torch.ones(3)))
+    x = torch.ones(2)
+    dist.all_reduce(x)
+    assert x.tolist() == [size, size]
+
+
 def case_zero_redundancy_optimizer(rank: int, size: int) -> None:
     model = network()
     expected = alone(model, size)

@@ -18,6 +18,7 @@ import torch
 from casebook import raises, run, same_everywhere
 from torch import nn
 
+import lwcc
 import lwcc_torch as hvd
 from lwcc_torch import elastic
 
@@ -259,6 +260,57 @@ def case_memory_is_flat_for_unnamed_collectives(rank: int, size: int) -> None:
         grown = (resident() - before) >> 10
         print(f"{warm + many} steps: {grown} KiB more, a late step takes {ratio:.3f} of an early one")
     assert resident() - before < 2 << 20, f"{resident() - before} bytes more"
+
+
+def case_arguments_are_refused_in_words(rank: int, size: int) -> None:
+    def wrap(*arguments: Any, **options: Any) -> Any:
+        plain = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+        return lambda: hvd.DistributedOptimizer(plain, *arguments, **options)
+
+    x = torch.ones(size)
+    ranks: Any = [0]
+    for kind, words, action in (
+        (TypeError, "sparse COO torch.strided", lambda: hvd.sparse_allreduce_async(x, name="s")),
+        (TypeError, "sparse_csr", lambda: hvd.sparse_allreduce_async(torch.eye(3).to_sparse_csr(), name="s")),
+        (ValueError, "one dimension", lambda: hvd.alltoall(torch.tensor(1.0), splits=[1])),
+        (TypeError, "splits=1.0 int", lambda: hvd.alltoall(x, splits=[1.0] * size)),
+        (TypeError, "compression='fp16' Compression.none", lambda: hvd.allreduce(x, compression="fp16")),
+        (ValueError, "op=77 Average", lambda: hvd.allreduce(x, op=77)),
+        (ValueError, "op=77 Average", lambda: hvd.reducescatter(x, op=77)),
+        (TypeError, "op=1.0 int", lambda: hvd.allreduce(x, op=1.0)),
+        (TypeError, "broadcast_parameters int", lambda: hvd.broadcast_parameters(3, 0)),
+        (TypeError, "root_rank=0.0", lambda: hvd.broadcast_parameters([x], 0.0)),
+        (TypeError, "process_set=[0]", wrap(process_set=ranks)),
+        (ValueError, "groups=2.5", wrap(groups=2.5)),
+        (ValueError, "groups='x'", wrap(groups="x")),
+        (ValueError, "no parameter", wrap(groups=[[torch.ones(2)]])),
+        (ValueError, "op=77", wrap(op=77)),
+        (ValueError, "gradient_predivide_factor=0", wrap(gradient_predivide_factor=0)),
+    ):
+        raises(kind, words, action)
+    positional = hvd.allreduce(x, None, None, hvd.Compression.none, hvd.Sum, 2.0, 0.5, hvd.global_process_set)
+    assert positional.tolist() == [float(size)] * size
+    assert hvd.allreduce_(x.clone(), None, None, hvd.Sum, 2.0, 1.0)[0] == 2.0 * size
+    wrap(None, hvd.Compression.none, 1, hvd.Average, 2.0, 0, None, True, hvd.global_process_set)()
+
+
+def case_disagreeing_process_sets_say_who_wants_which(rank: int, size: int) -> None:
+    if size > 1:
+        wish = [0] if rank == 0 else [size - 1]
+        others = "rank 1 asks" if size == 2 else "rank 1, 2 ask"
+        raises(hvd.Mismatch, f"rank 0 asks for [0]; {others} for [{size - 1}]", lambda: hvd.add_process_set(wish))
+        assert hvd.allreduce(torch.ones(1), op=hvd.Sum).tolist() == [size]
+
+
+def case_a_root_of_another_type_is_refused_also_when_it_equals_a_known_one(rank: int, size: int) -> None:
+    for turn in range(2):
+        for wrong in (0.0, False, None):
+            raises(TypeError, "root_rank", lambda w=wrong: hvd.broadcast(torch.ones(2), w))
+            raises(TypeError, "root_rank", lambda w=wrong: hvd.broadcast_(torch.ones(2), w))
+            raises(TypeError, "root_rank", lambda w=wrong: lwcc.broadcast(torch.ones(2).numpy(), w))
+        assert hvd.broadcast(torch.full((2,), float(rank)), 0, name=f"turn{turn}").tolist() == [0.0, 0.0]
+        assert lwcc.broadcast(torch.full((2,), rank).numpy(), 0).tolist() == [0, 0]
+        assert hvd.broadcast(torch.ones(1), torch.tensor(0)).tolist() == [1.0]
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import torch
 from casebook import raises, run, same_everywhere
 from torch import nn
 from torch.nn.functional import cross_entropy
-from training import DOUBLE, SINGLE, Choosing, batch, close, mine, net, one_process, sgd
+from training import DOUBLE, ROWS, SINGLE, Choosing, batch, close, mine, net, one_process, sgd
 
 import lwcc
 import lwcc_torch as hvd
@@ -138,10 +138,18 @@ def case_backward_passes_accumulate_before_one_reduction(rank: int, size: int) -
     x, y = batch(0)
     cross_entropy(model(x), y).backward()
     if size > 1:
-        raises(AssertionError, "zero_grad", optimizer.zero_grad)
-        raises(AssertionError, "backward_passes_per_step=1", cross_entropy(model(x), y).backward)
-    optimizer.synchronize()
-    optimizer.zero_grad()
+        raises(AssertionError, "set_backward", lambda: optimizer.set_backward_passes_per_step(2))
+        optimizer.zero_grad()
+        optimizer.synchronize()
+        assert all(p.grad is None for p in model.parameters())
+    part = hvd.DistributedOptimizer(sgd(model.parameters()), bucket_bytes=1)
+    for _ in range(2):  # the second time in the agreed order
+        part.step()
+        model.head.bias.sum().backward()
+        if size > 1:
+            raises(AssertionError, "zero_grad", part.zero_grad)
+        part.synchronize()
+    part.zero_grad()
 
 
 def case_clipping_and_schedules_work_on_reduced_gradients(rank: int, size: int) -> None:
@@ -196,6 +204,56 @@ def case_parameters_without_gradients_are_as_in_one_process(rank: int, size: int
         optimizer.step()
         close(model, alone, DOUBLE)
     same_everywhere(model.parameters())
+
+
+def case_a_generators_loss_may_fill_its_discriminators_gradients(rank: int, size: int) -> None:
+    torch.manual_seed(3)
+    models = [nn.Linear(4, 6, dtype=torch.float64), nn.Linear(6, 1, dtype=torch.float64)]
+    alone = [copy.deepcopy(m) for m in models]
+    ours = [hvd.DistributedOptimizer(sgd(m.parameters())) for m in models]
+    plain = [sgd(m.parameters()) for m in alone]
+    for step in range(4):
+        x = torch.randn(ROWS, 4, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
+        for (g, d), (og, od), noise in ((models, ours, mine(x, rank, size)), (alone, plain, x)):
+            og.zero_grad()
+            d(g(noise)).sigmoid().log().mean().neg().backward()
+            og.step()
+            od.zero_grad(set_to_none=step % 2 == 0)
+            d(g(noise).detach()).square().mean().backward()
+            od.step()
+    for m, a in zip(models, alone):
+        close(m, a, DOUBLE)
+        same_everywhere(m.parameters())
+
+
+def case_a_round_whose_backward_failed_is_not_used(rank: int, size: int) -> None:
+    model = net()
+    alone = copy.deepcopy(model)
+    plain, optimizer = sgd(alone.parameters()), hvd.DistributedOptimizer(sgd(model.parameters()))
+    for step in range(3):
+        x, y = batch(step)
+        if size > 1:
+            cross_entropy(model(mine(x, rank, size)), mine(y, rank, size)).backward()
+            raises(AssertionError, "backward_passes_per_step=1", cross_entropy(model(x), y).backward)
+            raises(AssertionError, "step() zero_grad()", optimizer.step)
+            raises(AssertionError, "synchronize() zero_grad()", optimizer.synchronize)
+            with optimizer.skip_synchronize():
+                raises(AssertionError, "zero_grad()", optimizer.step)
+        for o, m, a, b in ((optimizer, model, mine(x, rank, size), mine(y, rank, size)), (plain, alone, x, y)):
+            o.zero_grad()
+            cross_entropy(m(a), b).backward()
+            o.step()
+    close(model, alone, DOUBLE)
+    same_everywhere(model.parameters())
+
+
+def case_a_layer_frozen_on_one_rank_is_named(rank: int, size: int) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    model[0].requires_grad_(rank != 0)
+    optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), named_parameters=model.named_parameters())
+    model(torch.ones(2, 4)).sum().backward()
+    if size > 1:
+        raises(hvd.Mismatch, "0.weight requires_grad only rank 0", optimizer.step)
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ else:
 works()
 if rank:
     store.wait(["given up"], timedelta(seconds=30))
-took = fails(lwcc.Timeout, "barrier", dist.barrier)  # on rank 0 alone, and then on the others
+took = fails(lwcc.Timeout, "c10d.0.", dist.barrier)  # on rank 0 alone, and then on the others
 store.set("given up", "1")
 assert 2 <= took < 8, took
 meet("barrier")
@@ -110,6 +110,9 @@ if rank == 1:
     took = fails(lwcc.Timeout, "", lambda: dist.all_reduce(torch.ones(1), group=group))
     assert 1 <= took < 3, took
 waiting = [] if rank == 2 else [dist.irecv(torch.ones(3), 2)]  # by gloo, which knows no ranks' ends
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
+for _ in range(2):
+    model(torch.ones(1, 3)).sum().backward()
 meet("ready")
 if rank == 2:
     os.kill(os.getpid(), signal.SIGKILL)
@@ -117,6 +120,7 @@ pending = dist.all_reduce(torch.ones(3), async_op=True)
 future = dist.all_reduce(torch.ones(3), async_op=True).get_future()
 took = fails(lwcc.PeerLost, "rank 2", pending.wait)
 took += fails(RuntimeError, "rank 2", future.wait)
+took += fails(RuntimeError, "rank 2", lambda: model(torch.ones(1, 3)).sum().backward())
 assert took < 3, took  # within a second of the death, which may lie behind: this is a bound for a busy machine
 fails(lwcc.PeerLost, "rank 2", lambda: dist.barrier())
 fails(lwcc.PeerLost, "rank 2 SIGKILL", waiting[0].wait)

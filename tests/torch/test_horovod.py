@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -77,3 +79,33 @@ def test_run_starts_ranks_and_returns_their_results_in_order(capfd: pytest.Captu
         hvd.run(bad, num_proc=2)
     with pytest.raises(ValueError, match="use_mpi"):
         hvd.run(numbers, use_mpi=True)
+    with pytest.raises(ValueError, match="np=2 and num_proc=3"):
+        hvd.run(numbers, np=2, num_proc=3)
+
+
+MAIN_SCRIPT = """
+import sys, lwcc
+def numbers(factor):
+    lwcc.init()
+    return lwcc.rank() * factor, lwcc.broadcast_object(lambda: factor)()
+if __name__ == "__main__":
+    print(lwcc.run(numbers, args=(5,), np=2))
+    sys.modules["cloudpickle"] = None  # as if it were not installed
+    for what, job in ((numbers, "numbers"), (lambda: 1, "<lambda>")):
+        try:
+            lwcc.run(what, args=(5,), np=2)
+        except TypeError as error:
+            assert job in str(error) and "pip install cloudpickle" in str(error), error
+        else:
+            raise AssertionError(job)
+    print("refused")
+"""
+
+
+def test_run_takes_functions_of_the_main_script(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(MAIN_SCRIPT)
+    done = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0 and "[(0, 5), (5, 5)]\nrefused" in done.stdout, done.stdout + done.stderr

@@ -37,7 +37,9 @@ NAMES = {  # name -> what differs; "" where nothing does
     "broadcast_optimizer_state": "takes no step, so no parameter moves",
     "Compression": "also `bf16`; averages are taken after widening",
     "DistributedOptimizer": "also `bucket_bytes`; predivision and sparse_as_dense hold for groups too; a gradient that "
-    "some ranks lack counts as zero",
+    "some ranks lack counts as zero; `zero_grad` waits for gradients that are wholly in flight and drops them "
+    "(Horovod: AssertionError), so that a generator's loss may fill its discriminator's; after a failed backward "
+    "`step` refuses until `zero_grad`",
     "SyncBatchNorm": "on CPU; batches of any size, also empty; `process_set`",
     "start_timeline": "every rank, one pid each; at any time; LWCC_TIMELINE or HOROVOD_TIMELINE start one at init; "
     "to read it while the job runs take a shared flock",

@@ -29,6 +29,18 @@ for step in range(1000):
         raise SystemExit(7)
 """
 
+RAISING = """
+import torch, lwcc_torch as hvd
+hvd.init()
+model = torch.nn.Linear(4, 4)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+for _ in range(2):
+    model(torch.ones(2, 4)).sum().backward()
+    if optimizer._reducer._order is not None:
+        raise RuntimeError("MY OWN CAUSE")
+    optimizer.step()
+"""
+
 
 def run_cases(run_ranks: Any, n: int, file: str) -> None:
     done = run_ranks(n, HERE / file, timeout=300)
@@ -53,3 +65,8 @@ def test_a_compiled_model_trains_right(run_ranks: Any) -> None:
 def test_a_dead_rank_surfaces_in_the_step(run_ranks: Any) -> None:
     done = run_ranks(3, DYING, prelude=False, code=None)
     assert done.code != 0 and "held: PeerLost at rank" in done.out, done.tail()
+
+
+def test_a_rank_that_raises_with_gradients_under_way_is_heard(run_ranks: Any) -> None:
+    done = run_ranks(2, RAISING, prelude=False, code=None)
+    assert done.code != 0 and "MY OWN CAUSE" in done.err and "Exception ignored" not in done.err, done.tail()
