@@ -19,7 +19,7 @@
 #include "os/status.h"
 
 /* the order of LWCC_TRANSPORT's choices */
-typedef enum { MODE_AUTO, MODE_SHM, MODE_TCP, MODE_UCX, MODE_SHM_UCX, MODES } transport_mode;
+typedef enum { MODE_AUTO, MODE_SHM, MODE_TCP, MODE_UCX, MODE_SHM_UCX } transport_mode;
 
 struct bootstrap {
   lwcc_job job;
@@ -48,11 +48,10 @@ static void make_printable(char *text) {
 }
 
 void bootstrap_override(bootstrap *b, const char *node_name, const char *transport) {
-  static const char *const names[MODES] = {"auto", "shm", "tcp", "ucx", "shm+ucx"};
+  int mode = transport ? env_choice_index(ENV_TRANSPORT, transport) : -1;
   if (node_name) os_copy_text(b->own.node, sizeof b->own.node, node_name);
   make_printable(b->own.node);
-  for (int i = 0; i < MODES && transport; i++)
-    if (strcmp(transport, names[i]) == 0) b->mode = (transport_mode)i;
+  if (mode >= 0) b->mode = (transport_mode)mode;
   b->own.share = b->mode != MODE_TCP && b->mode != MODE_UCX;
   b->own.ucx = b->mode == MODE_UCX || b->mode == MODE_SHM_UCX;
 }

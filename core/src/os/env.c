@@ -75,8 +75,9 @@ double env_real(env_id id) {
   return number(&rows[id]);
 }
 
-/* Which of a|b|c text is, or -1. "warn" stands for "warning", as in many tools. */
-static int choice_index(const char *allowed, const char *text) {
+/* "warn" stands for "warning", as in many tools. */
+int env_choice_index(env_id id, const char *text) {
+  const char *allowed = rows[id].allowed;
   if (strcasecmp(text, "warn") == 0) text = "warning";
   size_t n = strlen(text);
   int index = 0;
@@ -91,9 +92,9 @@ static int choice_index(const char *allowed, const char *text) {
 int env_choice(env_id id) {
   const env_row *row = &rows[id];
   const char *name, *v = look_up(row, &name);
-  int fallback = choice_index(row->allowed, row->fallback);
+  int fallback = env_choice_index(id, row->fallback);
   if (!v) return fallback;
-  int chosen = choice_index(row->allowed, v);
+  int chosen = env_choice_index(id, v);
   if (chosen >= 0) return chosen;
   LOG(WARN, "%s=\"%.100s\" is not one of %s; using %s", name, v, row->allowed, row->fallback);
   return fallback;

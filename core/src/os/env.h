@@ -59,5 +59,6 @@ const env_row *env_at(int index); /* NULL past the end. Any thread */
 const char *env_text(env_id id); /* "" if unset; borrowed from the environment */
 int64_t env_int(env_id id);      /* also ENV_BYTES */
 double env_real(env_id id);
-int env_choice(env_id id); /* index within allowed */
+int env_choice(env_id id);                         /* index within allowed */
+int env_choice_index(env_id id, const char *text); /* of a text among the allowed ones; -1: it is none */
 #endif

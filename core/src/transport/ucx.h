@@ -1,6 +1,6 @@
 /* What we use of UCX's C interface, declared here, so that neither building nor running LWCC needs UCX: the library is
  * looked up when it is asked for. The layouts are those of UCX's API 1.10 (2021); UCX only ever appends to a structure,
- * and reads of it what the mask in its first word names. tests/c/ucx_abi.c compares them with UCX's own headers. */
+ * and reads of it what the mask in its first word names. tests/c/test_ucx.c compares them with UCX's own headers. */
 #ifndef TRANSPORT_UCX_H
 #define TRANSPORT_UCX_H
 #include <stdarg.h>
