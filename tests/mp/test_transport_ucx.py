@@ -11,20 +11,21 @@ import pytest
 
 import lwcc
 
-ONE_LACKS_IT = """
+ONE_IS_ODD = """
 import os
 if os.environ["LWCC_RANK"] == "1":
-    os.environ["LWCC_UCX_LIB"] = "/nowhere/libucp.so.0"
+    os.environ.update({})
 import lwcc
 try:
     lwcc.init()
-except lwcc.Unsupported as error:
+except lwcc.{} as error:
     print("told:", error, flush=True)
 """
 
 
 def test_a_missing_library_of_one_rank_is_told_by_all(run_ranks: Any, wires: Any) -> None:
-    done = run_ranks(4, ONE_LACKS_IT, prelude=False, env=wires("ucx-tcp"), code=None)
+    script = ONE_IS_ODD.format("LWCC_UCX_LIB='/nowhere/libucp.so.0'", "Unsupported")
+    done = run_ranks(4, script, prelude=False, env=wires("ucx-tcp"), code=None)
     told = [line for line in done.out.splitlines() if "told: rank 1: ucx: cannot use" in line]
     assert len(told) == 4 and all("LWCC_UCX_LIB=/nowhere/libucp.so.0: " in line for line in told), done.tail()
 
@@ -47,21 +48,12 @@ def test_the_doctor_shows_what_ucx_offers(finish: Any, wires: Any) -> None:
     assert "libucp.so" in done.out and "tcp/lo" in done.out, done.tail()
 
 
-MISMATCH = """
-import os
-if os.environ["LWCC_RANK"] == "1":
-    os.environ["LWCC_TRANSPORT"] = "tcp"
-import lwcc
-try:
-    lwcc.init()
-except lwcc.Mismatch as error:
-    assert "LWCC_TRANSPORT differs: rank 0 asks for ucx, rank 1 does not" in str(error), error
-    print("told", flush=True)
-"""
-
-
 def test_ranks_that_disagree_about_ucx_are_told(run_ranks: Any) -> None:
-    assert run_ranks(3, MISMATCH, prelude=False, env={"LWCC_TRANSPORT": "ucx"}, code=None).out.count("told") == 3
+    script = ONE_IS_ODD.format("LWCC_TRANSPORT='tcp'", "Mismatch")
+    done = run_ranks(3, script, prelude=False, env={"LWCC_TRANSPORT": "ucx"}, code=None)
+    told = [line for line in done.out.splitlines() if "told: " in line]
+    words = "LWCC_TRANSPORT differs: rank 0 asks for ucx, rank 1 does not"
+    assert len(told) == 3 and all(words in line for line in told), done.tail()
 
 
 def test_a_new_job_in_the_same_processes(run_ranks: Any, wires: Any) -> None:
