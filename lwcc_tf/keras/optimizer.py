@@ -26,14 +26,20 @@ class _State:
         # not counted: a rank may make more of them, and what is in use at once gets numbers in its function
         self.reducer = framework.Reducer(f"optimizer.{kind.__name__}", options)
         self.accumulator = framework.Accumulator(passes, average) if passes > 1 else None
-        self.adaptive = framework.adaptive_step if options.op == Op.ADASUM else None
+        self.adaptive = options.op == Op.ADASUM
+        self._snapshot = framework.snapshot
 
     def step(self, grads: list[Any], variables: list[Any], take: Any) -> None:
         """Call `take` with the reduced gradients; or with the rank's own, and then reduce what it changed."""
-        if self.adaptive is None:
+        if not self.adaptive:
             take(self.reducer.reduce(grads, variables))
-        else:
-            self.adaptive(self.reducer, grads, variables, take)
+            return
+        shared = [variable for variable in variables if key(variable) not in self.reducer.local]
+        before = [self._snapshot(variable) for variable in shared]
+        take(list(grads))
+        steps = [self._snapshot(variable) - old for variable, old in zip(shared, before)]
+        for variable, old, total in zip(shared, before, self.reducer.reduce(steps, shared)):
+            variable.assign(old + total)
 
 
 class Distributed:

@@ -7,7 +7,6 @@ from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
-from lwcc_tf.options import key
 from lwcc_tf.reduction import Reducer as Reducer
 from lwcc_tf.state import broadcast_variables as broadcast_variables
 
@@ -41,16 +40,9 @@ class Accumulator:
                 total.assign(tf.zeros_like(total))
 
 
-def adaptive_step(
-    reducer: Reducer, grads: Sequence[Any], variables: Sequence[Any], take: Callable[[list[Any]], object]
-) -> None:
-    """Take the step of this rank's gradients, then replace it by the adaptive sum of all ranks' steps."""
-    shared = [variable for variable in variables if key(variable) not in reducer.local]
-    before = [tf.identity(tf.convert_to_tensor(variable)) for variable in shared]
-    take(list(grads))
-    steps = [tf.convert_to_tensor(variable) - old for variable, old in zip(shared, before)]
-    for variable, old, total in zip(shared, before, reducer.reduce(steps, shared)):
-        variable.assign(old + total)
+def snapshot(variable: Any) -> Any:
+    """Return what a variable holds now, as a tensor that later changes leave alone."""
+    return tf.identity(tf.convert_to_tensor(variable))
 
 
 def _zeros(like: Any) -> tf.Variable:

@@ -67,16 +67,9 @@ class Accumulator:
         then([total / self._passes if self._average and total is not None else total for total in sums])
 
 
-def adaptive_step(
-    reducer: Reducer, grads: Sequence[Any], variables: Sequence[Any], take: Callable[[list[Any]], object]
-) -> None:
-    """Take the step of this rank's gradients, then replace it by the adaptive sum of all ranks' steps."""
-    shared = [variable for variable in variables if key(variable) not in reducer.local]
-    before = [variable.value.detach().clone() for variable in shared]
-    take(list(grads))
-    steps = [variable.value.detach() - old for variable, old in zip(shared, before)]
-    for variable, old, total in zip(shared, before, reducer.reduce(steps, shared)):
-        variable.assign(old + total)
+def snapshot(variable: Any) -> Any:
+    """Return what a variable holds now, as a tensor that later changes leave alone."""
+    return variable.value.detach().clone()
 
 
 def broadcast_variables(
