@@ -4,7 +4,7 @@
     python benchmarks/compare.py --agree FIRST SECOND   do two evaluations say the same of LWCC and its rivals?
     python benchmarks/compare.py --record FILE.csv NEW  keep NEW's figures, with machine, versions and commit
 
-OLD, NEW: a folder of `make bench` (its *.json), one file of `lwcc bench --json`, or a recorded CSV.
+OLD, NEW: a folder of `make bench` (its *.json and training runs), one file of `lwcc bench --json`, or a recorded CSV.
 """
 
 from __future__ import annotations
@@ -26,27 +26,45 @@ AGREE = 0.95
 
 
 def read(path: Path) -> dict[Cell, list[float]]:
-    """Return the times of each cell, one for each round. Raises ValueError if there are none."""
-    cells: dict[Cell, list[float]] = {}
+    """Return the times of each cell, one for each round. Raises ValueError if there are none, or two of a cell."""
     if path.suffix == ".csv":
         with path.open(encoding="utf-8", newline="") as file:
-            for row in csv.DictReader(file):
-                cell = (row["collective"], row["np"], row["net"], row["size"], row["engine"])
-                cells[cell] = [float(t) for t in row["rounds_s"].split()]
-    for record in records(path):
-        for row in record["rows"]:
-            cell = (record["collective"], str(record["np"]), record["net"], str(row["size"]), row["name"])
-            cells[cell] = row["rounds"]
+            rows = [(cell_of(row), [float(t) for t in row["rounds_s"].split()]) for row in csv.DictReader(file)]
+    else:
+        rows = [(cell_of(row), row["rounds_s"]) for record in records(path) for row in rows_of(record)]
+    cells = dict(rows)
+    if len(cells) < len(rows):
+        raise ValueError(f"{path}: two benchmarks measured the same")
     if not cells:
         raise ValueError(f"{path}: no figures of lwcc bench")
     return cells
 
 
+def cell_of(row: dict[str, Any]) -> Cell:
+    """Return what a row is about."""
+    return row["collective"], str(row["np"]), row["net"], str(row["size"]), row["engine"]
+
+
 def records(path: Path) -> list[dict[str, Any]]:
-    """Return the benchmarks of a folder or file."""
-    files: Iterable[Path] = sorted(path.glob("*.json")) if path.is_dir() else [path] if path.suffix == ".json" else []
+    """Return the benchmarks and training runs of a folder, or the one of a file."""
+    files: Iterable[Path] = [path] if path.suffix == ".json" else []
+    if path.is_dir():
+        files = [*sorted(path.glob("*.json")), *sorted(path.glob("*/run.json"))]
     found = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    return [record for record in found if isinstance(record, dict) and record.get("kind") == "bench"]
+    return [record for record in found if isinstance(record, dict) and record.get("kind") in ("bench", "baseline")]
+
+
+def rows_of(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a record's rows with the columns HEADS; in training a time is that of one sample."""
+    about = {"np": record["np"], "net": record["net"], "machine": record["machine"], "version": record["lwcc_version"]}
+    if record["kind"] == "bench":
+        return [{**about, "collective": record["collective"], "size": row["size"], "engine": row["name"],
+                 "rounds_s": row["rounds"]} for row in record["rows"]]  # fmt: skip
+    script = " ".join([Path(record["command"][0]).name, *record["command"][1:]])
+    times = {name: [1 / run["samples_per_s"] for run in record["runs"] if run["variant"] == name and
+                    run["samples_per_s"]] for name in record["settings"]}  # fmt: skip
+    return [{**about, "collective": f"training {script}", "size": "", "engine": name, "rounds_s": found}
+            for name, found in times.items() if found]  # fmt: skip
 
 
 def changes(old: dict[Cell, list[float]], new: dict[Cell, list[float]]) -> list[tuple[Cell, str, float]]:
@@ -76,13 +94,11 @@ def record(path: Path, source: Path) -> None:
     """Write the figures as CSV."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     with path.open("w", encoding="utf-8", newline="") as file:
-        out = csv.writer(file)
-        out.writerow(HEADS)
-        for one in records(source):
-            for row in one["rows"]:
-                times = " ".join(f"{t:.4g}" for t in row["rounds"])
-                out.writerow([one["collective"], one["np"], one["net"], row["size"], row["name"], times,
-                              one["machine"], one["lwcc_version"], commit.stdout.strip()])  # fmt: skip
+        out = csv.DictWriter(file, HEADS)
+        out.writeheader()
+        for row in (row for one in records(source) for row in rows_of(one)):
+            times = " ".join(f"{t:.4g}" for t in row["rounds_s"])
+            out.writerow({**row, "rounds_s": times, "commit": commit.stdout.strip()})
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -102,12 +118,12 @@ def main(argv: list[str] | None = None) -> int:
     if a.agree:
         share, against = agreement(rivalry(first), rivalry(second))
         for cell in against:
-            print("contradicted:", *cell)
+            print("contradicted:", *filter(None, cell))
         print(f"verdicts agree in {share:.1%} of the cells (at least {AGREE:.0%} is wanted)")
         return int(share < AGREE)
     found = changes(first, second)
     for cell, said, ratio in found:
-        print(f"{said:<7}{ratio:6.2f}x  {' '.join(cell)}")
+        print(f"{said:<7}{ratio:6.2f}x  {' '.join(filter(None, cell))}")
     print(", ".join(f"{sum(s == kind for _, s, _ in found)} {kind}" for kind in ("better", "noise", "worse")))
     return int(any(said == "worse" for _, said, _ in found))
 

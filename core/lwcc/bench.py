@@ -248,9 +248,9 @@ def announce(args: argparse.Namespace) -> dict[str, Any]:
     cores = len(os.sched_getaffinity(0))
     header = {
         "machine": info.machine(), "load": os.getloadavg()[0], "np": args.np, "collective": args.collective,
-        "net": args.net or "none", "in_place": args.in_place, "registered": args.registered, "rounds": args.rounds,
+        "net": args.net or "", "in_place": args.in_place, "registered": args.registered, "rounds": args.rounds,
     }  # fmt: skip
-    print("# lwcc bench " + ", ".join(f"{k} {v}" for k, v in header.items()))
+    print("# lwcc bench " + ", ".join(f"{k} {v}" for k, v in header.items() if v != ""))
     print(
         f"# limit: bytes that must move at the speed of a+=b on {min(args.np, cores)} core(s) at once, each size alone"
     )

@@ -54,8 +54,12 @@ def _seconds(value: float) -> str:
 
 def bench_title(record: dict[str, Any]) -> str:
     """What was measured, in a few words."""
-    net = "" if record.get("net", "none") == "none" else f", network {record['net']}"
-    return f"{record['collective']}, {record['np']} ranks{net}"
+    return f"{record['collective']}, {record['np']} ranks{_network(record)}"
+
+
+def _network(record: dict[str, Any]) -> str:
+    net = record.get("net")
+    return f", network {'unshaped' if net == 'none' else net}" if net else ""
 
 
 def _by_name(record: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
@@ -206,7 +210,7 @@ def training_part(record: dict[str, Any], number: int) -> Section:
     last_first = {run["variant"]: run for run in reversed(record["runs"])}
     firsts = {name: last_first[name] for name in record["settings"] if name in last_first}
     script = os.path.basename(record["command"][0])
-    title = f"{script}, {record['np']} ranks" + (f", network {record['net']}" if record.get("net") else "")
+    title = f"{script}, {record['np']} ranks{_network(record)}"
     speeds = [(name, _middle([r["samples_per_s"] for r in record["runs"] if r["variant"] == name])) for name in firsts]
     steps = [
         charts.Line(n, [charts.Point(i + 1, v * 1e3, label=f"step {i + 1}, {_seconds(v)}")

@@ -24,10 +24,15 @@ def compare() -> Any:
 def write(path: Path, times: dict[str, list[float]]) -> Path:
     path.mkdir()
     rows = [{"size": 1024, "name": name, "rounds": rounds} for name, rounds in times.items()]
-    record = {"kind": "bench", "collective": "allreduce", "np": 2, "net": "none", "rows": rows, "machine": "m",
+    record = {"kind": "bench", "collective": "allreduce", "np": 2, "net": "", "rows": rows, "machine": "m",
               "lwcc_version": "0"}  # fmt: skip
     (path / "allreduce-2.json").write_text(json.dumps(record))
     (path / "other.json").write_text("[]")
+    runs = [{"variant": n, "samples_per_s": 1 / t} for n in times for t in times[n]]
+    training = {"kind": "baseline", "command": ["/x/train.py", "--steps", "9"], "np": 2, "net": "", "machine": "m",
+                "lwcc_version": "0", "settings": dict.fromkeys(times, ""), "runs": runs}  # fmt: skip
+    (path / "train").mkdir()
+    (path / "train" / "run.json").write_text(json.dumps(training))
     return path
 
 
@@ -35,11 +40,11 @@ def test_what_became_of_each_cell(compare: Any, tmp_path: Path, capsys: Any) -> 
     old = write(tmp_path / "old", {"lwcc": [1.0, 1.0, 1.1], "mpi": [3.0, 3.0, 3.1]})
     new = write(tmp_path / "new", {"lwcc": [2.0, 2.0, 2.1], "mpi": [3.0, 3.0, 3.1]})
     assert compare.main([str(old), str(new)]) == 1
-    assert "0 better, 0 noise, 1 worse" in capsys.readouterr().out
+    assert "0 better, 0 noise, 2 worse" in capsys.readouterr().out
     assert compare.main([str(new), str(old)]) == 0
     assert compare.main(["--record", str(tmp_path / "old.csv"), str(old)]) == 0
     assert compare.main([str(tmp_path / "old.csv"), str(old)]) == 0
-    assert "0 better, 1 noise, 0 worse" in capsys.readouterr().out
+    assert "0 better, 2 noise, 0 worse" in capsys.readouterr().out
 
 
 def test_two_evaluations_agree_unless_they_contradict(compare: Any, tmp_path: Path, capsys: Any) -> None:
@@ -48,9 +53,17 @@ def test_two_evaluations_agree_unless_they_contradict(compare: Any, tmp_path: Pa
     third = write(tmp_path / "c", {"lwcc": [5.0, 5.0, 5.1], "mpi": [2.0, 2.0, 2.1], "gloo": [9.0, 9.0, 9.2]})
     assert compare.main(["--agree", str(first), str(second)]) == 0
     assert compare.main(["--agree", str(first), str(third)]) == 1
-    assert "contradicted: allreduce 2 none 1024 mpi" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "contradicted: allreduce 2 1024 mpi" in said and "contradicted: training train.py --steps 9 2 mpi" in said
 
 
 def test_nothing_to_compare_is_an_error(compare: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no figures"):
         compare.main([str(tmp_path), str(tmp_path)])
+
+
+def test_a_cell_measured_twice_is_an_error(compare: Any, tmp_path: Path) -> None:
+    folder = write(tmp_path / "a", {"lwcc": [1.0, 1.0, 1.1]})
+    (folder / "again.json").write_text((folder / "allreduce-2.json").read_text())
+    with pytest.raises(ValueError, match="measured the same"):
+        compare.read(folder)

@@ -41,7 +41,7 @@ def bench_record() -> dict[str, Any]:
                     "shared_memory": 1, "iterations": 7,
                 }
             )  # fmt: skip
-    return {"kind": "bench", "machine": "m <1>", "np": 2, "collective": "allreduce", "net": "none", "load": 0.1,
+    return {"kind": "bench", "machine": "m <1>", "np": 2, "collective": "allreduce", "net": "", "load": 0.1,
             "in_place": False,
             "registered": False, "rounds": 2, "argv": ["lwcc", "bench", "</script>"], "rows": rows}  # fmt: skip
 
@@ -161,6 +161,8 @@ def test_what_is_said_of_each_run(records: list[str]) -> None:
     rows = report.overview(loaded)
     assert rows[1][:4] == ["allreduce, 2 ranks", "2", "0", "0"]
     assert rows[2][:4] == ["train.py, 2 ranks", "1", "0", "0"]
+    titles = [report.bench_title({**loaded[0], "net": net}) for net in ("none", "1gbit")]
+    assert titles == ["allreduce, 2 ranks, network unshaped", "allreduce, 2 ranks, network 1gbit"]
     assert report.training_rows(loaded[1])[2][:4] == ["mpi", "101", "0.50", "LWCC faster"]
     assert report.scaling(loaded) == [["command", "engine", "ranks", "samples/s", "efficiency"]]
     more = {**loaded[1], "np": 4}
