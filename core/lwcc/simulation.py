@@ -19,6 +19,8 @@ from lwcc.launcher import info
 from lwcc.launcher.measure import size_text
 
 HEADS = ("size", "count", "dtype", "engine", "t_med us", "algbw GB/s", "busbw", "of limit", "vs_best")
+# Bytes of control messages of one name (core/src/coord/message.h), behind the channel's header of 16 and the set's 4.
+READY_NBYTES, ORDER_NBYTES = 16 + 4 + 5, 16 + 4 + 9
 
 
 def algorithms(args: argparse.Namespace) -> list[AnyAlgorithm]:
@@ -77,6 +79,19 @@ def best(rows: Sequence[dict[str, Any]]) -> str:
     return "# best: " + ", ".join(f"{size_text(size)} {row['name']}" for size, row in winners.items())
 
 
+def control(ranks: int, costs: Costs) -> str:
+    """Return what a named call that all ranks know costs its coordinator: each says ready, and is told the order.
+
+    Names that become ready together share the messages: each adds 5 bytes there, and 4 bytes back.
+    """
+    others = ranks - 1
+    nbytes = others * (READY_NBYTES + ORDER_NBYTES)
+    busy = others * (costs.send_s + costs.recv_s + READY_NBYTES * costs.recv_s_per_byte
+                     + ORDER_NBYTES * costs.send_s_per_byte)  # fmt: skip
+    return (f"# control, before a named call: {others} messages of {READY_NBYTES} B to its coordinator, {others} of "
+            f"{ORDER_NBYTES} B from it: {nbytes / 1e3:.3g} kB, {busy * 1e6:.4g} us of its processor")  # fmt: skip
+
+
 def calibrate(args: argparse.Namespace, network: Network) -> int:
     """Measure this network, find the costs, and keep them."""
     seen = []
@@ -97,42 +112,57 @@ def calibrate(args: argparse.Namespace, network: Network) -> int:
     return 0
 
 
-def run(args: argparse.Namespace) -> int:
-    """Predict, print, write --json."""
-    if not 2 <= args.np <= simulating.RANKS_LIMIT:
-        raise ValueError(f"lwcc simulate: -np {args.np}: expected 2 to {simulating.RANKS_LIMIT}")
-    args.sizes = [0] if args.collective == "barrier" else bench.sizes_between(
-        bench.parse_size(args.b), bench.parse_size(args.e), args.f
-    )  # fmt: skip
-    network = simulating.network_of(args.net, args.np, args.cores, args.namespaces or args.calibrate)
-    if args.calibrate:
-        return calibrate(args, network)
-    if args.timeline and (len(args.sizes) > 1 or len(algorithms(args)) > 1):
-        raise ValueError("lwcc simulate: --timeline is of one run: give one --algorithm, and -b and -e alike")
-    costs = simulating.costs_of(args.cost)
+def predict_for(args: argparse.Namespace, ranks: int, costs: Costs) -> dict[str, Any]:
+    """Predict for so many ranks; print the table. Returns the record, without rows if no algorithm serves them."""
+    args.np = ranks
+    network = simulating.network_of(args.net, ranks, args.cores, args.namespaces)
     began = time.monotonic()
     rows, notes = predict(args, network, costs)
     known = args.cost or os.path.exists(bench.cost_file())
     source = args.cost or bench.cost_file() if known else "a usual 20 Gb/s wire, not measured (see lwcc bench p2p)"
     print(f"# lwcc simulate {args.collective}: {network.text()}; costs: {source}")
-    print("\n".join(notes))
-    if not rows:
-        return 1
-    print(bench.table(rows, HEADS))
-    print(f"{best(rows)}\n# simulated in {time.monotonic() - began:.1f} s")
+    print("\n".join([*notes, control(ranks, costs)]))
+    if rows:
+        print(bench.table(rows, HEADS))
+        print(f"{best(rows)}\n# simulated in {time.monotonic() - began:.1f} s")
+    return {"kind": "simulate", "collective": args.collective, "np": ranks, "net": network.text(),
+            "lwcc_version": info.version(), "argv": sys.argv, "costs": asdict(costs), "rows": rows}  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    """Predict, print, write --json."""
+    counts = rank_counts(args.np)
+    args.sizes = [0] if args.collective == "barrier" else bench.sizes_between(
+        bench.parse_size(args.b), bench.parse_size(args.e), args.f
+    )  # fmt: skip
+    if (args.calibrate or args.timeline) and len(counts) > 1:
+        raise ValueError("lwcc simulate: --calibrate and --timeline are of one number of ranks")
+    if args.calibrate:
+        args.np = counts[0]
+        return calibrate(args, simulating.network_of(args.net, args.np, args.cores, True))
+    if args.timeline and (len(args.sizes) > 1 or len(algorithms(args)) > 1):
+        raise ValueError("lwcc simulate: --timeline is of one run: give one --algorithm, and -b and -e alike")
+    costs = simulating.costs_of(args.cost)
+    found = [predict_for(args, ranks, costs) for ranks in counts]
     if args.json:
-        whole = {"kind": "simulate", "collective": args.collective, "np": args.np, "net": network.text(),
-                 "lwcc_version": info.version(), "argv": sys.argv, "costs": asdict(costs), "rows": rows}  # fmt: skip
         with open(args.json, "w", encoding="utf-8") as file:
-            json.dump(whole, file, indent=1)
-    return 0
+            json.dump(found if len(found) > 1 else found[0], file, indent=1)
+    return int(not all(one["rows"] for one in found))
+
+
+def rank_counts(text: str) -> list[int]:
+    """Return the numbers of ranks of "8" or "1024,10000"; ValueError."""
+    counts = [int(word) if word.isdigit() else 0 for word in text.split(",")]
+    if not all(2 <= count <= simulating.RANKS_LIMIT for count in counts):
+        raise ValueError(f"lwcc simulate: -np {text}: expected 2 to {simulating.RANKS_LIMIT}, or several such numbers")
+    return counts
 
 
 def add_parser(commands: Any) -> None:
     """Add the command to `lwcc`."""
     parser = commands.add_parser("simulate", help="predict a collective's time on a network that is described")
     parser.add_argument("collective", choices=[c for c in bench.COLLECTIVES if c != "p2p"])
-    parser.add_argument("-np", dest="np", type=int, default=8, metavar="N", help="ranks (default 8)")
+    parser.add_argument("-np", "-p", dest="np", default="8", metavar="N,M", help="ranks, also several (default 8)")
     parser.add_argument("-b", default="1K", metavar="BYTES", help="first size, of the larger of input and output")
     parser.add_argument("-e", default="16M", metavar="BYTES", help="last size (suffixes K, M, G)")
     parser.add_argument("-f", type=float, default=4.0, metavar="X", help="each size is X times the one before")

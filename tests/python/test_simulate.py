@@ -195,6 +195,8 @@ def test_the_command(tmp_path: Path) -> None:
     ("words", "text"),
     [
         (("-np", "1"), "-np 1: expected 2 to"),
+        (("-p", "8,x"), "-np 8,x: expected 2 to"),
+        (("-p", "8,16", "--timeline", "t.json"), "of one number of ranks"),
         (("--net", "loss=1%"), "the model has no losses"),
         (("--net", "rat=1gbit"), "expected nodes=N, rate=1gbit"),
         (("--net", "nodes=9"), "nodes=9: expected a whole number from 1 to 8"),
@@ -212,6 +214,16 @@ def test_bad_input_says_what_is_expected(
 
     assert __main__.main(["simulate", "allreduce", *words]) == 2
     assert text in capsys.readouterr().err
+
+
+def test_several_numbers_of_ranks_and_negotiation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from lwcc import __main__
+
+    words = ["-p", "8,1000", "-b", "1K", "-e", "1K", "--algorithm", "ring", "--json", str(tmp_path / "s.json")]
+    assert __main__.main(["simulate", "allreduce", *words]) == 0
+    said = capsys.readouterr().out
+    assert "999 messages of 25 B to its coordinator, 999 of 29 B from it: 53.9 kB" in said
+    assert [one["np"] for one in json.loads((tmp_path / "s.json").read_text())] == [8, 1000]
 
 
 @pytest.mark.parametrize(
