@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 from casebook import equal, raises, run
@@ -101,6 +103,27 @@ def case_gathering_ranks_may_bring_different_rows(rank: int, size: int) -> None:
         assert all(equal(got, expected) for got in gather(mine))
         assert [out.shape.as_list() for out in gather.get_concrete_function(mine).outputs] == [[None, 2]] * 3
     assert hvd.allgather(tf.constant(rank)).numpy().tolist() == list(range(size))
+
+
+def case_scalars_that_the_graph_does_not_know_as_such_are_rows_too(rank: int, size: int) -> None:
+    for dtype in (tf.float32, tf.complex64):
+        anything = [tf.TensorSpec(None, dtype)]
+        mine = tf.cast(rank + 1, dtype)
+        gather = tf.function(hvd.allgather, input_signature=anything)
+        for tensor in (mine, tf.fill([1], mine)):
+            assert equal(gather(tensor), tf.cast(tf.range(1, size + 1), dtype)), dtype
+
+        @tf.function(input_signature=anything)
+        def back(tensor: tf.Tensor) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(tensor)
+                total = tf.reduce_sum(hvd.allgather(tensor, name="back"))
+            return tape.gradient(total, tensor)
+
+        assert equal(back(mine), tf.ones([], dtype)) and equal(back(tf.fill([2], mine)), tf.ones([2], dtype))
+        for call in (hvd.alltoall, lambda tensor: hvd.reducescatter(tensor, op=hvd.Sum)):
+            deal = tf.function(call, input_signature=anything)
+            raises(tf.errors.InvalidArgumentError, "scalar no rows", lambda: deal(mine))  # noqa: B023
 
 
 def case_broadcast_takes_the_roots_values(rank: int, size: int) -> None:
