@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Optional
 
 from lwcc import context
-from lwcc.ops import Op
+from lwcc.ops import Op, whole
 from lwcc_tf.keras import backend
 from lwcc_tf.options import Groups, Options, key
 
@@ -209,7 +209,7 @@ def DistributedOptimizer(
             f"lwcc: {kind.__module__}.{kind.__qualname__} is no optimizer of Keras; with others use "
             "DistributedGradientTape"
         )
-    if backward_passes_per_step < 1:
+    if whole(backward_passes_per_step, "backward_passes_per_step") < 1:
         raise ValueError(f"lwcc: backward_passes_per_step={backward_passes_per_step}, must be at least 1")
     if num_groups:
         warnings.warn("num_groups is deprecated, use groups", DeprecationWarning, stacklevel=2)

@@ -171,6 +171,38 @@ def case_alltoall_sends_rows_to_each_rank(rank: int, size: int) -> None:
     raises(tf.errors.InvalidArgumentError, "splits each", lambda: hvd.alltoall(rows, [1] * (size + 1), name="b"))
 
 
+def case_arguments_of_a_wrong_kind_are_refused_in_words(rank: int, size: int) -> None:
+    rows = tf.range(size)
+    for in_function in (False, True):
+        for root, kind in ((2**32, ValueError), (-(2**70), ValueError), (0.5, TypeError), (None, TypeError)):
+            raises(kind, f"root_rank={root}", trying(lambda: hvd.broadcast(rows, root), in_function))  # noqa: B023
+        for factor in (None, "2"):
+            raises(TypeError, f"prescale_factor={factor!r}", trying(
+                lambda: hvd.allreduce(1.0, prescale_factor=factor), in_function))  # noqa: B023  # fmt: skip
+        for name, kind in ((5, TypeError), (b"name", TypeError), ("a\0b", ValueError)):
+            raises(kind, f"name={name!r}", trying(lambda: hvd.allreduce(1.0, name=name), in_function))  # noqa: B023
+        for splits, kind, word in (
+            ([1.0] * size, TypeError, "float32"), ([True] * size, TypeError, "bool"),
+            (["1"] * size, TypeError, "string"), ([], ValueError, "(0,)"),
+            ([[1] * size], ValueError, f"(1, {size})"), (1, ValueError, "()"),
+        ):  # fmt: skip
+            raises(kind, f"splits {word}", trying(lambda: hvd.alltoall(rows, splits), in_function))  # noqa: B023
+        raises(TypeError, "compression='fp16'", trying(lambda: hvd.allreduce(1.0, compression="fp16"), in_function))
+        raises(TypeError, "op='sum'", trying(lambda: hvd.reducescatter(rows, op="sum"), in_function))
+    raises(ValueError, "process_set_id=4294967296", lambda: hvd.size_op(2**32))
+    passes = {"backward_passes_per_step": 1.5}
+    raises(TypeError, "passes 1.5", lambda: hvd.DistributedOptimizer(tf.keras.optimizers.SGD(), **passes))
+    for bad in ({"gradient_predivide_factor": 0.0}, {"gradient_predivide_factor": float("nan")}, {"groups": "all"}):
+        raises(ValueError, next(iter(bad)), lambda: hvd.DistributedGradientTape(tf.GradientTape(), **bad))  # noqa: B023
+    assert equal(hvd.broadcast(rows + rank, np.int64(size - 1)), rows + size - 1)
+    assert equal(hvd.allreduce(1.0, op=hvd.Sum, prescale_factor=tf.constant(2.0)), 2.0 * size)
+
+
+def trying(call: Any, in_function: bool) -> Any:
+    """Return the call, or a function that makes it and is not rewritten, so that errors keep their type."""
+    return tf.function(call, autograph=False) if in_function else call
+
+
 def case_sparse_gradients_are_gathered(rank: int, size: int) -> None:
     mine = tf.IndexedSlices(tf.fill([rank + 1, 2], float(rank + 1)), tf.range(rank + 1), tf.constant([size, 2]))
     for op, factor in ((hvd.Sum, 1), (hvd.Average, size)):
