@@ -85,7 +85,7 @@ def _refuse_parallel(what: str) -> None:
                 "tf.vectorized_map or a vectorized Jacobian, which run it for all rows at once; call it for the whole "
                 "tensor outside, or use tf.map_fn, tape.jacobian(experimental_use_pfor=False)"
             )
-        elif kind.startswith("_Parallel") and kind.endswith("Dataset"):
+        elif kind == "_MapAndBatchDataset" or (kind.startswith("_Parallel") and kind.endswith("Dataset")):
             advice = (
                 "a tf.data function with num_parallel_calls, which runs for several elements at once, in no order that "
                 "the ranks share; leave num_parallel_calls away, or communicate in the training step"
