@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import sys
 import weakref
 import zlib
@@ -17,7 +16,7 @@ from lwcc import ops as core
 from lwcc.naming import joins_of
 from lwcc.ops import Op
 from lwcc.ops import reduction as reduction
-from lwcc_tf import library, names
+from lwcc_tf import arguments, library, names
 
 if TYPE_CHECKING:
     from lwcc.authoring import Choice
@@ -75,11 +74,6 @@ def _unnamed(call: Call) -> tuple[str, bool]:
     return f"tf.{names.place()}.{call.title}.{ranks}.noname", False
 
 
-def _bits(value: float) -> int:
-    (bits,) = struct.unpack("<q", struct.pack("<d", value))
-    return int(bits)
-
-
 def _refuse_parallel(what: str) -> None:
     """Raise if the function being traced is to run for many elements at once, which ranks would pair up at random."""
     advice = ""
@@ -91,7 +85,7 @@ def _refuse_parallel(what: str) -> None:
                 "tf.vectorized_map or a vectorized Jacobian, which run it for all rows at once; call it for the whole "
                 "tensor outside, or use tf.map_fn, tape.jacobian(experimental_use_pfor=False)"
             )
-        elif kind.startswith("_Parallel") and kind.endswith("Dataset"):
+        elif kind == "_MapAndBatchDataset" or (kind.startswith("_Parallel") and kind.endswith("Dataset")):
             advice = (
                 "a tf.data function with num_parallel_calls, which runs for several elements at once, in no order that "
                 "the ranks share; leave num_parallel_calls away, or communicate in the training step"
@@ -142,17 +136,19 @@ def run(call: Call, tensors: Sequence[Any], splits: Any = None) -> Any:
     """Run a collective on tensors, as one unit if there are several; return what its op returns.
 
     Raises:
-        ValueError: a set that is not in use, or before init; an unknown algorithm.
+        TypeError, ValueError: an argument that is none; a set that is not in use, or before init; an unknown algorithm.
         PlanRefused, Unsupported: see `lwcc.choosing.native_name`.
         tf.errors.OpError: see `lwcc_tf.ops`.
     """
     eager = tf.executing_eagerly()
     refuse_graph(call.title)
     attributes: dict[str, Any] = {"process_set": set_id(call.process_set)}
-    name, numbered = _unnamed(call) if call.name is None else (call.name, False)
-    attributes.update(op=int(call.op), root=call.root, blocking=int(eager), numbered=int(numbered))
+    name, numbered = _unnamed(call) if call.name is None else (arguments.name(call.name), False)
+    root = arguments.number(call.root, "root_rank")
+    attributes.update(op=int(call.op), root=root, blocking=int(eager), numbered=int(numbered))
     if call.prescale != 1.0 or call.postscale != 1.0:
-        attributes.update(prescale_bits=_bits(call.prescale), postscale_bits=_bits(call.postscale))
+        attributes["prescale_bits"] = arguments.bits(call.prescale, "prescale_factor")
+        attributes["postscale_bits"] = arguments.bits(call.postscale, "postscale_factor")
     if call.algorithm is not None:
         attributes["algorithm"] = choosing.native_name(call.algorithm, call.collective, attributes["process_set"])
     op = library.wrapper(call.collective)
@@ -168,4 +164,5 @@ def run(call: Call, tensors: Sequence[Any], splits: Any = None) -> Any:
 
 def number(which: int, process_set: Optional[int] = 0) -> Any:
     """Return an int32 scalar, looked up whenever the op runs."""
-    return independent(library.load().lwcc_number(tensor_name="number", op=which, process_set=process_set or 0))
+    chosen = 0 if process_set is None else arguments.number(process_set, "process_set_id")
+    return independent(library.load().lwcc_number(tensor_name="number", op=which, process_set=chosen))

@@ -71,7 +71,10 @@ def _allgather(op: Any, *grads: Any) -> list[Any]:
     found = []
     for grad, rows, given in zip(averaged, op.outputs[count:], op.inputs):
         begin = tf.reduce_sum(rows[:me])
-        found.append(tf.ensure_shape(grad[begin : begin + rows[me]], given.shape))
+        mine = grad[begin : begin + rows[me]]
+        if given.shape.rank is None:  # it may have been a scalar, which is gathered as a row
+            mine = tf.reshape(mine, tf.shape(given))
+        found.append(tf.ensure_shape(mine, given.shape))
     return found
 
 

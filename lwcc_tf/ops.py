@@ -12,7 +12,7 @@ Keywords that they share:
 Tensors are any that TensorFlow has but strings, variants and resources; what `tf.convert_to_tensor` takes is a tensor
 too. All carry gradients. In a function a call runs once every input is there, side by side with the others.
 
-Wrong Python arguments are a ValueError, an algorithm that fails its proof is `PlanRefused`. The rest is a
+Wrong Python arguments are a ValueError or TypeError, an algorithm that fails its proof is `PlanRefused`. The rest is a
 `tf.errors.OpError`: InvalidArgumentError for an argument that no collective can take (nothing was submitted then),
 FailedPreconditionError where the ranks disagree or outside a job, AbortedError where a rank died, DeadlineExceededError
 where a rank is missing for too long.
@@ -29,7 +29,7 @@ import tensorflow as tf
 import lwcc
 from lwcc import ops as core
 from lwcc.ops import Op
-from lwcc_tf import engine, gradients, library
+from lwcc_tf import arguments, engine, gradients, library
 from lwcc_tf.compression import Compression, Compressor
 from lwcc_tf.engine import Call
 
@@ -65,6 +65,8 @@ def _reduced(call: Call, tensors: Sequence[Any], compression: type[Compressor]) 
     given = _tensors(tensors, call.title)
     if call.op in (Op.MIN, Op.MAX, Op.PRODUCT) and any(tensor.dtype.is_complex for tensor in given):
         raise ValueError(f"lwcc: {call.title} with op={call.op.name.title()} has no meaning for complex numbers")
+    if not hasattr(compression, "compress"):
+        raise TypeError(f"lwcc: compression={compression!r}: give Compression.none, fp16, bf16 or a Compressor")
     packed = [compression.compress(tensor) for tensor in given]
     done = engine.run(call, [tensor for tensor, _ in packed])
     return [compression.decompress(tensor, packed[i][1]) for i, tensor in enumerate(done)]
@@ -193,7 +195,7 @@ def alltoall(
     Returns:
         The rows; with `splits` the pair (rows, received_splits), the latter an int32 tensor.
     """
-    wanted = tf.zeros([0], tf.int64) if splits is None else tf.cast(tf.convert_to_tensor(splits), tf.int64)
+    wanted = tf.zeros([0], tf.int64) if splits is None else arguments.splits(splits)
     given = _tensors([tensor], "alltoall")
     if given[0].shape.rank == 0:
         raise ValueError("lwcc: alltoall deals out rows, so it needs a tensor of at least one dimension")
@@ -220,14 +222,15 @@ def grouped_reducescatter(
     algorithm: Optional[Choice] = None,
 ) -> list[Any]:  # fmt: skip
     """`reducescatter` (Average or Sum) several tensors as one unit."""
-    if op not in (Op.AVERAGE, Op.SUM):
-        raise ValueError(f"lwcc: reducescatter takes op=Average or Sum, not {Op(op).name.title()}")
+    kind = engine.reduction(None, op)
+    if kind not in (Op.AVERAGE, Op.SUM):
+        raise ValueError(f"lwcc: reducescatter takes op=Average or Sum, not {kind.name.title()}")
     if len(tensors) == 0:
         return []
     given = _tensors(tensors, "reducescatter")
     if any(tensor.shape.rank == 0 for tensor in given):
         raise ValueError("lwcc: reducescatter deals out rows, so it needs tensors of at least one dimension")
-    call = Call(core.REDUCESCATTER, name, Op(op), 0, prescale_factor, postscale_factor, process_set, algorithm)
+    call = Call(core.REDUCESCATTER, name, kind, 0, prescale_factor, postscale_factor, process_set, algorithm)
     return _reduced(call, given, compression)
 
 

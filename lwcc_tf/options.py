@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
-from lwcc.ops import Op
+from lwcc.ops import Op, as_op
 
 if TYPE_CHECKING:
     from lwcc.authoring import Choice
@@ -32,10 +33,14 @@ class Options(NamedTuple):
         Raises:
             ValueError: they don't fit together.
         """
-        if self.op not in (Op.AVERAGE, Op.SUM, Op.ADASUM):
+        if as_op(self.op) not in (Op.AVERAGE, Op.SUM, Op.ADASUM):
             raise ValueError(f"lwcc: gradients take op=Average, Sum or Adasum, not {Op(self.op).name.title()}")
+        if not math.isfinite(self.predivide) or self.predivide == 0:
+            raise ValueError(f"lwcc: gradient_predivide_factor={self.predivide!r}: gradients are divided by it")
         if self.predivide != 1.0 and self.op != Op.AVERAGE:
             raise ValueError("lwcc: gradient_predivide_factor needs op=Average")
+        if isinstance(self.groups, (str, float)):
+            raise ValueError(f"lwcc: groups={self.groups!r}, must be a number of groups or lists of variables")
         if isinstance(self.groups, int) and self.groups < 0:
             raise ValueError(f"lwcc: groups={self.groups}, must be a number of groups or lists of variables")
         if self.groups and not isinstance(self.groups, int):

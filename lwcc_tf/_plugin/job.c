@@ -171,6 +171,14 @@ static void part_done(void *user, int status, const char *text) {
 
 /* ---- the way in ---- */
 
+/* A scalar is gathered as one row; it has none to deal out. */
+static void make_row(part *p, TF_Status *st) {
+  p->ndim = 1;
+  p->shape[0] = 1;
+  if (p->owner->collective != LWCC_ALLGATHER)
+    tf.TF_SetStatus(st, TF_INVALID_ARGUMENT, "lwcc: a scalar has no rows to deal out to the ranks");
+}
+
 static void read_shape(part *p, TF_Status *st) {
   p->type = tf.TF_TensorType(p->in);
   p->ndim = tf.TF_NumDims(p->in);
@@ -180,6 +188,8 @@ static void read_shape(part *p, TF_Status *st) {
     return;
   }
   for (int d = 0; d < p->ndim; d++) p->shape[d] = tf.TF_Dim(p->in, d);
+  if (p->ndim == 0 && late(p->owner->collective)) /* the graph knew of no number of dimensions */
+    make_row(p, st);
   if (p->pair) p->shape[p->ndim] = 2;
 }
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Optional
 
 from lwcc import context
-from lwcc.ops import Op
+from lwcc.ops import Op, whole
 from lwcc_tf.keras import backend
 from lwcc_tf.options import Groups, Options, key
 
@@ -25,9 +25,19 @@ class _State:
         framework = backend.load()
         # not counted: a rank may make more of them, and what is in use at once gets numbers in its function
         self.reducer = framework.Reducer(f"optimizer.{kind.__name__}", options)
-        self.accumulator = framework.Accumulator(passes, average) if passes > 1 else None
+        self._new_accumulator = (lambda: framework.Accumulator(passes, average)) if passes > 1 else None
+        self._accumulators: dict[tuple[int, ...], Any] = {}  # by what they accumulate for, in its order
         self.adaptive = options.op == Op.ADASUM
         self._snapshot = framework.snapshot
+
+    def run(self, grads: list[Any], variables: list[Any], take: Any) -> None:
+        """Take a step at once or, when passes are accumulated, with the last of those for the same variables."""
+        if self._new_accumulator is None:
+            self.step(grads, variables, take)
+            return
+        which = tuple(key(variable) for variable in variables)
+        found = self._accumulators.get(which) or self._accumulators.setdefault(which, self._new_accumulator())
+        found.run(grads, variables, lambda sums: self.step(sums, variables, take))
 
     def step(self, grads: list[Any], variables: list[Any], take: Any) -> None:
         """Call `take` with the reduced gradients; or with the rank's own, and then reduce what it changed."""
@@ -54,14 +64,6 @@ class Distributed:
         """Keep the gradient of this variable on its rank, scaled by 1 / ranks (see `scale_local_gradients`)."""
         self.__dict__["_lwcc"].reducer.local.add(key(variable))
 
-    def _lwcc_reduced(self, grads: list[Any], variables: list[Any], then: Any) -> None:
-        """Take a step with `then`, at once or, when passes are accumulated, with the last of them."""
-        state = self.__dict__["_lwcc"]
-        if state.accumulator is None:
-            state.step(grads, variables, then)
-        else:
-            state.accumulator.run(grads, lambda sums: state.step(sums, variables, then))
-
 
 class _Keras3(Distributed):
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
@@ -74,8 +76,8 @@ class _Keras3(Distributed):
         variables = list(this._trainable_variables if trainable_variables is None else trainable_variables)
         if not this.built:
             this.build(variables)  # not in the branch of a graph
-        apply = super().apply  # type: ignore[misc]
-        self._lwcc_reduced(list(grads), variables, lambda reduced: apply(reduced, trainable_variables=variables))
+        state, apply = this.__dict__["_lwcc"], super().apply  # type: ignore[misc]
+        state.run(list(grads), variables, lambda reduced: apply(reduced, trainable_variables=variables))
 
 
 class _Keras2(Distributed):
@@ -90,8 +92,8 @@ class _Keras2(Distributed):
         this: Any = self
         if hasattr(this, "build"):
             this.build(variables)
-        apply = super().apply_gradients  # type: ignore[misc]
-        self._lwcc_reduced(
+        state, apply = this.__dict__["_lwcc"], super().apply_gradients  # type: ignore[misc]
+        state.run(
             [grad for grad, _ in pairs], variables, lambda reduced: apply(zip(reduced, variables), *args, **kwargs)
         )
         return this.iterations
@@ -186,7 +188,8 @@ def DistributedOptimizer(
         gradient_predivide_factor: Average as a division by this before the sum, and by size / this after it.
         op: Average or Sum of the gradients; or Adasum, an adaptive sum of the steps that the ranks would take alone:
             those that point the same way are averaged, those at right angles added, variable by variable.
-        backward_passes_per_step: gradients of so many calls are summed locally, then reduced once for one step.
+        backward_passes_per_step: gradients of so many calls are summed locally, then reduced once for one step; calls
+            for other variables count apart.
         average_aggregated_gradients: divide that sum by their number.
         num_groups: deprecated, see `groups`.
         groups: lists of variables, or a number of groups to make, that are reduced together.
@@ -206,7 +209,7 @@ def DistributedOptimizer(
             f"lwcc: {kind.__module__}.{kind.__qualname__} is no optimizer of Keras; with others use "
             "DistributedGradientTape"
         )
-    if backward_passes_per_step < 1:
+    if whole(backward_passes_per_step, "backward_passes_per_step") < 1:
         raise ValueError(f"lwcc: backward_passes_per_step={backward_passes_per_step}, must be at least 1")
     if num_groups:
         warnings.warn("num_groups is deprecated, use groups", DeprecationWarning, stacklevel=2)

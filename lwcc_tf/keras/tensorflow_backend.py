@@ -12,20 +12,23 @@ from lwcc_tf.state import broadcast_variables as broadcast_variables
 
 
 class Accumulator:
-    """Sums the gradients of several calls."""
+    """Sums the gradients of several calls for the same variables."""
 
     def __init__(self, passes: int, average: bool) -> None:
         self._passes, self._average = passes, average
         self._sums: list[Optional[tf.Variable]] = []
         self._calls: Optional[tf.Variable] = None
 
-    def run(self, grads: Sequence[Any], then: Callable[[list[Any]], None]) -> None:
+    def run(self, grads: Sequence[Any], variables: Sequence[Any], then: Callable[[list[Any]], None]) -> None:
         """Add gradients; with every `passes`-th call hand the sums, or means, to `then`."""
         dense = [None if grad is None else tf.convert_to_tensor(grad) for grad in grads]
-        if self._calls is None:
-            with tf.init_scope():
+        with tf.init_scope():
+            if self._calls is None:
                 self._calls = tf.Variable(0, dtype=tf.int64, trainable=False)
-                self._sums = [None if g is None else _zeros(g) for g in dense]
+                self._sums = [None] * len(dense)
+            for i, (grad, variable) in enumerate(zip(dense, variables)):
+                if grad is not None and self._sums[i] is None:  # a gradient may be missing at first
+                    self._sums[i] = tf.Variable(tf.zeros(variable.shape, grad.dtype), trainable=False)
         for total, grad in zip(self._sums, dense):
             if total is not None and grad is not None:
                 total.assign_add(grad)
@@ -43,7 +46,3 @@ class Accumulator:
 def snapshot(variable: Any) -> Any:
     """Return what a variable holds now, as a tensor that later changes leave alone."""
     return tf.identity(tf.convert_to_tensor(variable))
-
-
-def _zeros(like: Any) -> tf.Variable:
-    return tf.Variable(tf.zeros(like.shape, like.dtype), trainable=False)

@@ -49,14 +49,14 @@ class Reducer:
 
 
 class Accumulator:
-    """Sums the gradients of several calls."""
+    """Sums the gradients of several calls for the same variables."""
 
     def __init__(self, passes: int, average: bool) -> None:
         self._passes, self._average = passes, average
         self._sums: list[Any] = []
         self._calls = 0
 
-    def run(self, grads: Sequence[Any], then: Callable[[list[Any]], None]) -> None:
+    def run(self, grads: Sequence[Any], variables: Sequence[Any], then: Callable[[list[Any]], None]) -> None:
         """Add gradients; with every `passes`-th call hand the sums, or means, to `then`."""
         before = self._sums or [None] * len(grads)
         self._sums = [b if g is None else g if b is None else b + g for b, g in zip(before, grads)]

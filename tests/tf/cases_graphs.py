@@ -137,6 +137,24 @@ def case_a_disagreement_is_an_error_everywhere_and_the_function_runs_again(rank:
     assert float(hvd.allreduce(1.0, op=hvd.Sum, name="eager")) == size
 
 
+def case_functions_outlive_a_shutdown_but_not_the_sets_that_they_name(rank: int, size: int) -> None:
+    before = hvd.add_process_set([0]) if size > 1 else None
+    number = before.process_set_id if before else 0
+    within = tf.function(lambda: hvd.allreduce(1.0, op=hvd.Sum, name="within", process_set=before))
+    everybody = tf.function(lambda: hvd.allreduce(1.0, op=hvd.Sum, name="everybody"))
+    assert float(everybody()) == size and (rank or float(within()) == 1)
+    hvd.shutdown()
+    raises(tf.errors.FailedPreconditionError, "shut down", everybody)
+    hvd.init()
+    assert float(everybody()) == size
+    if before:
+        after = hvd.add_process_set([0, 1] if size > 2 else [1])
+        assert after.process_set_id > number  # else the function would meet others' ranks
+        if rank == 0:
+            raises(tf.errors.InvalidArgumentError, f"no process set {number}", within)
+        hvd.remove_process_set(after)
+
+
 def case_xla_is_refused_with_advice(rank: int, size: int) -> None:
     compiled = tf.function(lambda x: hvd.allreduce(x) * 2.0, jit_compile=True)
     raises(tf.errors.InvalidArgumentError, "jit_compile=False XLA", lambda: compiled(tf.ones([2])))

@@ -176,6 +176,29 @@ def case_passes_are_accumulated_before_a_step(rank: int, size: int) -> None:
         close(model, expected)
 
 
+def case_passes_for_different_variables_or_with_gradients_missing_lose_nothing(rank: int, size: int) -> None:
+    for eager in (True, False):
+        pair, lone = [tf.Variable(1.0), tf.Variable([2.0, 2.0])], tf.Variable([3.0, 3.0])
+        optimizer = hvdk.DistributedOptimizer(keras.optimizers.SGD(1.0), backward_passes_per_step=2)
+        optimizer.build([*pair, lone])
+
+        def step(*grads: Any, variables: Any = pair, optimizer: Any = optimizer, eager: bool = eager) -> None:
+            body = lambda: optimizer.apply(list(grads), variables)  # noqa: E731
+            (body if eager else tf.function(body))()
+
+        def held(*variables: Any) -> list[Any]:
+            return [variable.numpy().tolist() for variable in variables]
+
+        ones = tf.ones([2])
+        step(tf.constant(1.0), None)
+        step(10.0 * ones, variables=[lone])
+        assert held(*pair, lone) == [1.0, [2.0, 2.0], [3.0, 3.0]]
+        step(tf.constant(2.0), 5.0 * ones)
+        assert held(*pair, lone) == [-2.0, [-3.0, -3.0], [3.0, 3.0]]
+        step(20.0 * ones, variables=[lone])
+        assert held(*pair, lone) == [-2.0, [-3.0, -3.0], [-27.0, -27.0]]
+
+
 def case_sparse_gradients_train_embeddings(rank: int, size: int) -> None:
     words = np.arange(ROWS * 2).reshape(ROWS, 2) % 7
     for options in ({}, {"sparse_as_dense": True}, {"op": hvd.Sum}):

@@ -95,6 +95,8 @@ def case_functions_for_many_elements_at_once_are_refused(rank: int, size: int) -
     raises(kind, "allreduce vectorized_map map_fn", lambda: tf.vectorized_map(hvd.allreduce, x))
     data = tf.data.Dataset.from_tensor_slices(x)
     raises(kind, "allgather num_parallel_calls", lambda: data.map(hvd.allgather, num_parallel_calls=2))
+    both = tf.data.experimental.map_and_batch(hvd.allgather, 2, num_parallel_calls=2)
+    raises(kind, "allgather num_parallel_calls", lambda: data.apply(both))
     assert [t.shape.as_list() for t in data.map(hvd.allgather)] == [[3 * size]] * 4
     with tf.GradientTape() as tape:
         tape.watch(x)

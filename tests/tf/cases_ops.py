@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 from casebook import equal, raises, run
@@ -103,6 +105,27 @@ def case_gathering_ranks_may_bring_different_rows(rank: int, size: int) -> None:
     assert hvd.allgather(tf.constant(rank)).numpy().tolist() == list(range(size))
 
 
+def case_scalars_that_the_graph_does_not_know_as_such_are_rows_too(rank: int, size: int) -> None:
+    for dtype in (tf.float32, tf.complex64):
+        anything = [tf.TensorSpec(None, dtype)]
+        mine = tf.cast(rank + 1, dtype)
+        gather = tf.function(hvd.allgather, input_signature=anything)
+        for tensor in (mine, tf.fill([1], mine)):
+            assert equal(gather(tensor), tf.cast(tf.range(1, size + 1), dtype)), dtype
+
+        @tf.function(input_signature=anything)
+        def back(tensor: tf.Tensor) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(tensor)
+                total = tf.reduce_sum(hvd.allgather(tensor, name="back"))
+            return tape.gradient(total, tensor)
+
+        assert equal(back(mine), tf.ones([], dtype)) and equal(back(tf.fill([2], mine)), tf.ones([2], dtype))
+        for call in (hvd.alltoall, lambda tensor: hvd.reducescatter(tensor, op=hvd.Sum)):
+            deal = tf.function(call, input_signature=anything)
+            raises(tf.errors.InvalidArgumentError, "scalar no rows", lambda: deal(mine))  # noqa: B023
+
+
 def case_broadcast_takes_the_roots_values(rank: int, size: int) -> None:
     for root in range(size):
         assert equal(hvd.broadcast(tf.fill([4], rank), root), tf.fill([4], root))
@@ -146,6 +169,38 @@ def case_alltoall_sends_rows_to_each_rank(rank: int, size: int) -> None:
         assert equal(got, np.stack([np.full_like(senders, rank), senders], 1).astype(np.int32))
     raises(tf.errors.InvalidArgumentError, "splits add up", lambda: hvd.alltoall(rows, [9] * size, name="a"))
     raises(tf.errors.InvalidArgumentError, "splits each", lambda: hvd.alltoall(rows, [1] * (size + 1), name="b"))
+
+
+def case_arguments_of_a_wrong_kind_are_refused_in_words(rank: int, size: int) -> None:
+    rows = tf.range(size)
+    for in_function in (False, True):
+        for root, kind in ((2**32, ValueError), (-(2**70), ValueError), (0.5, TypeError), (None, TypeError)):
+            raises(kind, f"root_rank={root}", trying(lambda: hvd.broadcast(rows, root), in_function))  # noqa: B023
+        for factor in (None, "2"):
+            raises(TypeError, f"prescale_factor={factor!r}", trying(
+                lambda: hvd.allreduce(1.0, prescale_factor=factor), in_function))  # noqa: B023  # fmt: skip
+        for name, kind in ((5, TypeError), (b"name", TypeError), ("a\0b", ValueError)):
+            raises(kind, f"name={name!r}", trying(lambda: hvd.allreduce(1.0, name=name), in_function))  # noqa: B023
+        for splits, kind, word in (
+            ([1.0] * size, TypeError, "float32"), ([True] * size, TypeError, "bool"),
+            (["1"] * size, TypeError, "string"), ([], ValueError, "(0,)"),
+            ([[1] * size], ValueError, f"(1, {size})"), (1, ValueError, "()"),
+        ):  # fmt: skip
+            raises(kind, f"splits {word}", trying(lambda: hvd.alltoall(rows, splits), in_function))  # noqa: B023
+        raises(TypeError, "compression='fp16'", trying(lambda: hvd.allreduce(1.0, compression="fp16"), in_function))
+        raises(TypeError, "op='sum'", trying(lambda: hvd.reducescatter(rows, op="sum"), in_function))
+    raises(ValueError, "process_set_id=4294967296", lambda: hvd.size_op(2**32))
+    passes = {"backward_passes_per_step": 1.5}
+    raises(TypeError, "passes 1.5", lambda: hvd.DistributedOptimizer(tf.keras.optimizers.SGD(), **passes))
+    for bad in ({"gradient_predivide_factor": 0.0}, {"gradient_predivide_factor": float("nan")}, {"groups": "all"}):
+        raises(ValueError, next(iter(bad)), lambda: hvd.DistributedGradientTape(tf.GradientTape(), **bad))  # noqa: B023
+    assert equal(hvd.broadcast(rows + rank, np.int64(size - 1)), rows + size - 1)
+    assert equal(hvd.allreduce(1.0, op=hvd.Sum, prescale_factor=tf.constant(2.0)), 2.0 * size)
+
+
+def trying(call: Any, in_function: bool) -> Any:
+    """Return the call, or a function that makes it and is not rewritten, so that errors keep their type."""
+    return tf.function(call, autograph=False) if in_function else call
 
 
 def case_sparse_gradients_are_gathered(rank: int, size: int) -> None:

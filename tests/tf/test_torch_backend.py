@@ -43,6 +43,14 @@ for passes in (1, 2):
         assert np.allclose(keras.ops.convert_to_numpy(a), keras.ops.convert_to_numpy(b), atol=2e-5), a.path
     bits = [keras.ops.convert_to_numpy(v).tobytes() for v in model.variables]
     assert all(theirs == bits for theirs in hvd.allgather_object(bits))
+one, other = keras.Variable([1.0, 1.0]), keras.Variable([2.0, 2.0])
+optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), backward_passes_per_step=2)
+optimizer.build([one, other])
+for value in (1.0, 10.0):  # calls for different variables count apart
+    for variable, factor in ((one, value), (other, 2 * value)):
+        optimizer.apply([torch.full([2], factor)], [variable])
+found = [keras.ops.convert_to_numpy(v).tolist() for v in (one, other)]
+assert found == [[-10.0] * 2, [-20.0] * 2], found
 model = net(1 + rank)
 model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.05), op=hvd.Adasum), "mse")
 equal = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
