@@ -33,7 +33,7 @@ def check(tensor: Any, what: str) -> None:
 
     Raises:
         TypeError: not a tensor, or of an element type without collectives.
-        ValueError: not in CPU memory, or not dense.
+        ValueError: not in CPU memory, without memory of its own, or not dense.
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"lwcc: {what} needs a torch.Tensor, not {type(tensor).__name__}")
@@ -43,6 +43,28 @@ def check(tensor: Any, what: str) -> None:
         raise ValueError(f"lwcc: {what} works on dense tensors, not {tensor.layout}; see sparse_allreduce_async")
     if tensor.dtype not in CODES and not tensor.is_complex():
         raise TypeError(f"lwcc: {what}: no collective for elements of type {tensor.dtype}")
+    address(tensor, what)
+
+
+def address(tensor: torch.Tensor, what: str) -> int:
+    """Return where the elements are; without elements, an address that nobody reads.
+
+    Raises:
+        ValueError: nowhere: with wrappers (DTensor, FakeTensor) and where the storage was freed, by FSDP for example.
+    """
+    if not tensor.numel():
+        return _EMPTY.data_ptr()
+    try:
+        pointer = tensor.data_ptr()
+    except RuntimeError:  # torch's own words for tensors of torch.func
+        pointer = 0
+    if not pointer or tensor.untyped_storage().nbytes() == 0:
+        kind = type(tensor).__name__
+        raise ValueError(
+            f"lwcc: {what}: this {kind} of shape {tuple(tensor.shape)} has no memory of its own: its storage was "
+            "freed, or it wraps other tensors (pass those, as to_local() of a DTensor)"
+        )
+    return pointer
 
 
 def source(tensor: torch.Tensor, what: str) -> torch.Tensor:
@@ -76,8 +98,7 @@ def _real(tensor: torch.Tensor) -> torch.Tensor:
 def region(tensor: torch.Tensor) -> Region:
     """Describe a contiguous, real tensor; it has to be kept alive by the caller."""
     # PATH 2/9: from a tensor to address, shape and dtype code
-    pointer = tensor.data_ptr() or _EMPTY.data_ptr()
-    return Region(pointer, tuple(tensor.shape), CODES[tensor.dtype])
+    return Region(address(tensor, "collective"), tuple(tensor.shape), CODES[tensor.dtype])
 
 
 def adopt(buffer: Any, like: torch.Tensor, first_dim: int) -> torch.Tensor:

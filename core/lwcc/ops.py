@@ -170,7 +170,7 @@ def submit_pointer(
         shape: of the input, a tuple; `()` is one element.
         dtype: code of the elements (`lwcc.dtypes`).
         op: an `Op`.
-        root: broadcast: the *global* rank whose data goes out.
+        root: broadcast: the *global* rank whose data goes out; allreduce: of no effect, but compared.
         process_set: id of the set; 0 is all ranks.
         splits: alltoall: rows for each rank of the set; None: equal parts.
         prescale: factor before the reduction, floating types only.

@@ -20,7 +20,7 @@ from lwcc_torch.c10d.barrier import MonitoredBarrier
 from lwcc_torch.c10d.calls import Tensors
 from lwcc_torch.c10d.exchange import Exchange
 from lwcc_torch.c10d.opaque import opaque
-from lwcc_torch.c10d.pieces import Piece, Settle, joined, piece, place, same_count, scratch, spread
+from lwcc_torch.c10d.pieces import Piece, Settle, joined, piece, place, same_kind, scratch, spread
 from lwcc_torch.c10d.requests import Requests, Wanted
 from lwcc_torch.c10d.work import Completer, LwccWork
 
@@ -131,19 +131,23 @@ class LwccGroup(_ProcessGroup):  # type: ignore[misc]
         tensor, kind = calls.one(tensors, "reduce"), calls.reduction(opts if op is None else op)
         if _for_gloo(kind, [tensor]):
             return gloo.run(lambda: self._gloo.reduce([tensor], opts))
-        if calls.root(opts, self._count) == self._index:
-            return self._reduce_in_place([tensor], "reduce", kind, opts, timeout=timeout)
+        index = calls.root(opts, self._count)
+        root = self._members.ranks[index]  # only compared with the other ranks': all of them get the sum
+        if index == self._index:
+            return self._reduce_in_place([tensor], "reduce", kind, opts, timeout=timeout, root=root)
         source = piece(tensor, "reduce", moved=False)
         target = scratch(source, source.length)
-        return self._start([_reducing(source, target, kind)], (source, target), [tensor], opts, timeout=timeout)
+        wanted = _reducing(source, target, kind, root)
+        return self._start([wanted], (source, target), [tensor], opts, timeout=timeout)
 
     def _reduce_in_place(
-        self, tensors: Tensors, what: str, kind: calls.Reduction, opts: Any, *, timeout: Optional[timedelta] = None
-    ) -> LwccWork:
+        self, tensors: Tensors, what: str, kind: calls.Reduction, opts: Any, *, timeout: Optional[timedelta] = None,
+        root: int = 0,
+    ) -> LwccWork:  # fmt: skip
         wanted, keep, settles = [], [], []
         for tensor in tensors:
             target, after = place(tensor, what, moved=False)
-            wanted.append(_reducing(target, target, kind))
+            wanted.append(_reducing(target, target, kind, root))
             keep.append(target)
             settles += after
         return self._start(wanted, keep, list(tensors), opts, timeout=timeout, settles=settles)
@@ -166,13 +170,13 @@ class LwccGroup(_ProcessGroup):  # type: ignore[misc]
         """Reduce each of the input tensors; this rank's goes to the output."""
         output = calls.one(outputs, "reduce_scatter")
         parts = calls.one_list(inputs, "reduce_scatter")
-        same_count(parts, output.numel(), "reduce_scatter: each input and the output")
+        same_kind(parts, output, "reduce_scatter: the inputs", output.numel())
         return self._scatter_reduced([(output, parts)], opts, timeout)
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> LwccWork:
         """Do `reduce_scatter_single` for each pair of tensors."""
         for output, whole in zip(outputs, inputs):
-            same_count([whole], output.numel() * self._count, "reduce_scatter: the input")
+            same_kind([whole], output, "reduce_scatter: the input", output.numel() * self._count)
         return self._scatter_reduced([(output, [whole]) for output, whole in zip(outputs, inputs)], opts, None)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
@@ -243,10 +247,10 @@ class LwccGroup(_ProcessGroup):  # type: ignore[misc]
             source = piece(own, "all_gather")
             after: list[Settle]
             if len(parts) == 1:
-                same_count(parts, own.numel() * self._count, "all_gather: the output")
+                same_kind(parts, own, "all_gather: the output", own.numel() * self._count)
                 target, after = place(parts[0], "all_gather")
             else:
-                _one_for_each(parts, self._count, own.numel(), "all_gather")
+                _one_for_each(parts, self._count, own, "all_gather")
                 target = scratch(source, self._count * source.length)
                 after = [_spreading(parts, target)]
             wanted.append(Wanted(core.ALLGATHER, source.pointer, target.pointer, (1, source.length), source.code))
@@ -260,6 +264,7 @@ class LwccGroup(_ProcessGroup):  # type: ignore[misc]
         self, output: Any, input: Any, output_splits: Any = (), input_splits: Any = (), opts: Any = None
     ) -> LwccWork:
         """Deal out the rows of `input`, the i-th part to rank i; `output` gets the parts in the order of the ranks."""
+        same_kind([output], input, "all_to_all_single: the output")
         sent = _rows(input, input_splits, self._count, "all_to_all_single: the input")
         expected = _rows(output, output_splits, self._count, "all_to_all_single: the output")
         exchange = Exchange("all_to_all_single", piece(input, "all_to_all_single"), sent, expected, outputs=[output])
@@ -271,6 +276,7 @@ class LwccGroup(_ProcessGroup):  # type: ignore[misc]
         """Send the i-th input to rank i; the i-th output comes from rank i."""
         for tensors in (outputs, inputs):
             _one_for_each(tensors, self._count, None, "all_to_all")
+            same_kind(tensors, inputs[0], "all_to_all")
         sent, expected = [t.numel() for t in inputs], [t.numel() for t in outputs]
         exchange = Exchange("all_to_all", joined(inputs, "all_to_all"), sent, expected, outputs=outputs)
         return self._exchange(exchange, outputs, opts, timeout)
@@ -282,7 +288,7 @@ class LwccGroup(_ProcessGroup):  # type: ignore[misc]
         parts: Tensors = []
         if root == self._index:
             parts = calls.one_list(outputs, "gather")
-            _one_for_each(parts, self._count, own.numel(), "gather")
+            _one_for_each(parts, self._count, own, "gather")
         expected = [t.numel() for t in parts] or [0] * self._count
         exchange = Exchange("gather", piece(own, "gather"), sent, expected, outputs=parts, part=own.numel())
         return self._exchange(exchange, outputs, opts, timeout)
@@ -294,7 +300,7 @@ class LwccGroup(_ProcessGroup):  # type: ignore[misc]
         sent = [0] * self._count
         if root == self._index:
             parts = calls.one_list(inputs, "scatter")
-            _one_for_each(parts, self._count, output.numel(), "scatter")
+            _one_for_each(parts, self._count, output, "scatter")
             sent = [output.numel()] * self._count
         expected = [output.numel() if i == root else 0 for i in range(self._count)]
         exchange = Exchange("scatter", joined(parts, "scatter"), sent, expected, outputs=[output], part=output.numel())
@@ -338,10 +344,10 @@ def _for_gloo(kind: calls.Reduction, tensors: Tensors) -> bool:
     return kind.op is None or any(t.layout is not torch.strided for t in tensors)
 
 
-def _reducing(source: Piece, target: Piece, kind: calls.Reduction) -> Wanted:
+def _reducing(source: Piece, target: Piece, kind: calls.Reduction, root: int = 0) -> Wanted:
     assert kind.op is not None
     return Wanted(
-        core.ALLREDUCE, source.pointer, target.pointer, (source.length,), source.code, kind.op, prescale=kind.prescale
+        core.ALLREDUCE, source.pointer, target.pointer, (source.length,), source.code, kind.op, root, kind.prescale
     )
 
 
@@ -361,12 +367,12 @@ def _rows(tensor: torch.Tensor, splits: Sequence[int], ranks: int, what: str) ->
     return [n * row for n in parts]
 
 
-def _one_for_each(tensors: Tensors, ranks: int, count: Optional[int], what: str) -> None:
-    """Refuse a list that has not one tensor, of `count` elements if that is given, for each rank."""
+def _one_for_each(tensors: Tensors, ranks: int, like: Optional[torch.Tensor], what: str) -> None:
+    """Refuse a list that has not one tensor for each rank; if `like` is given, of its type and size."""
     if len(tensors) != ranks:
         raise ValueError(f"lwcc: {what} needs a tensor for each of the {ranks} ranks, not {len(tensors)}")
-    if count is not None:
-        same_count(tensors, count, what)
+    if like is not None:
+        same_kind(tensors, like, what, like.numel())
 
 
 def _nothing(ticket: int) -> None:

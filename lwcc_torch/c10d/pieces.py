@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, Optional
 
 import torch
 
 from lwcc_torch import tensor as memory
 
 Settle = Callable[[], None]
-_EMPTY = torch.zeros(64, dtype=torch.uint8)  # lends its address to tensors without elements
 
 
 class Piece(NamedTuple):
@@ -37,9 +36,11 @@ def piece(tensor: torch.Tensor, what: str, moved: bool = True) -> Piece:
 
     Raises:
         TypeError: a type that cannot be reduced.
-        ValueError: not on the CPU, or not dense.
+        ValueError: not on the CPU, not dense, or without memory of its own.
     """
     data = tensor.detach()
+    if data.device.type == "cpu" and data.layout is torch.strided:
+        memory.address(data, what)
     if not data.is_contiguous() or data.is_conj() or data.is_neg():
         data = data.resolve_conj().resolve_neg().contiguous()
     code = memory.CODES.get(data.dtype)
@@ -47,8 +48,7 @@ def piece(tensor: torch.Tensor, what: str, moved: bool = True) -> Piece:
         data = _unusual(data, what, moved)
         code = memory.CODES[data.dtype]
     count = data.numel()
-    pointer = data.data_ptr() if count else _EMPTY.data_ptr()
-    return Piece(data, pointer, count, code, tensor.element_size() // data.element_size())
+    return Piece(data, memory.address(data, what), count, code, tensor.element_size() // data.element_size())
 
 
 def _unusual(data: torch.Tensor, what: str, moved: bool) -> torch.Tensor:
@@ -70,7 +70,7 @@ def place(tensor: torch.Tensor, what: str, moved: bool = True) -> tuple[Piece, l
 def scratch(like: Piece, count: int) -> Piece:
     """Return fresh memory for `count` elements of the type of `like`."""
     data = torch.empty(count, dtype=like.data.dtype)
-    return Piece(data, data.data_ptr() if count else _EMPTY.data_ptr(), count, like.code)
+    return Piece(data, memory.address(data, "scratch"), count, like.code)
 
 
 def joined(tensors: Sequence[torch.Tensor], what: str, moved: bool = True) -> Piece:
@@ -99,12 +99,20 @@ def spread(tensors: Sequence[torch.Tensor], data: torch.Tensor) -> None:
         at += n
 
 
-def same_count(tensors: Sequence[Any], count: int, what: str) -> None:
-    """Refuse tensors that have not `count` elements each.
+def same_kind(tensors: Sequence[torch.Tensor], like: torch.Tensor, what: str, count: Optional[int] = None) -> None:
+    """Refuse tensors of another type than `like`, whose bytes the core would write past their ends or misread.
+
+    Args:
+        tensors: outputs, or the inputs of an output.
+        like: what is sent to them, or where they go.
+        what: the collective and which tensors, for messages.
+        count: how many elements each of them has to have; None: any number.
 
     Raises:
         ValueError: naming the first.
     """
     for i, tensor in enumerate(tensors):
-        if tensor.numel() != count:
+        if tensor.dtype != like.dtype:
+            raise ValueError(f"lwcc: {what}: tensor {i} is {tensor.dtype}, but {like.dtype} is needed")
+        if count is not None and tensor.numel() != count:
             raise ValueError(f"lwcc: {what}: tensor {i} has {tensor.numel()} elements, expected {count}")

@@ -293,9 +293,35 @@ def case_wrong_arguments_leave_the_group_usable(rank: int, size: int) -> None:
     raises(ValueError, "all_gather elements", lambda: dist.all_gather([torch.zeros(9)] * size, torch.zeros(2)))
     raises(ValueError, "split", lambda: dist.all_to_all_single(torch.zeros(3), torch.zeros(3), [9] * size, [9] * size))
     raises(TypeError, "elements of type", lambda: dist.all_reduce(torch.zeros(2, dtype=torch.float8_e5m2)))
+    freed = torch.ones(1000)
+    freed.untyped_storage().resize_(0)
+    raises(ValueError, "broadcast no memory", lambda: dist.broadcast(freed, 0))
     x = torch.ones(1)
     dist.all_reduce(x)
     assert x.item() == size
+
+
+def case_outputs_of_another_type_are_refused(rank: int, size: int) -> None:
+    world, wide = dist.group.WORLD, torch.ones(2 * size)
+    for other in (torch.int16, torch.int32, torch.float64):
+        one, many = torch.zeros(2, dtype=other), torch.zeros(2 * size, dtype=other)
+        for call in (
+            lambda m=many: dist.all_gather_into_tensor(m, torch.ones(2)),
+            lambda m=many: world.allgather([list(m.chunk(size))], [torch.ones(2)]),
+            lambda o=one: dist.reduce_scatter_tensor(o, wide),
+            lambda o=one: world.reduce_scatter([o], [list(wide.chunk(size))]),
+            lambda m=many: world.all_to_all_single(m, wide),
+            lambda m=many: world.alltoall(list(m.chunk(size)), list(wide.chunk(size))),
+        ):
+            raises(ValueError, f"{other} float32", call)
+
+
+def case_roots_of_reduce_are_compared(rank: int, size: int) -> None:
+    if size > 1:
+        raises(RuntimeError, "disagree root 1", lambda: dist.reduce(torch.ones(2), 1 if rank == 0 else 0))
+    x = torch.ones(1)
+    dist.reduce(x, size - 1)
+    assert x.item() == (size if rank == size - 1 else 1)
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ int64_t lwcc_ucx_describe(char *out, size_t cap);
 typedef struct {
   const char *name; /* borrowed for the call; at most 511 bytes; unique among this rank's pending requests of its set */
   int32_t collective, dtype, op;
-  int32_t root;        /* broadcast: a global rank */
+  int32_t root;        /* broadcast: a global rank; allreduce: of no effect, but the same on all ranks */
   int32_t process_set; /* 0 = all ranks */
   int32_t ndim;
   const int64_t *shape;       /* of the input; borrowed for the call; a 0-d tensor has ndim 0 and one element */

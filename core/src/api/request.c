@@ -142,7 +142,7 @@ static int fill(void *arg, int index, request *r) {
                    .dtype = a->dtype,
                    .op = reduces ? a->op : LWCC_SUM,
                    .ndim = a->ndim,
-                   .root = a->collective == LWCC_BROADCAST ? a->root : 0,
+                   .root = a->collective == LWCC_BROADCAST || a->collective == LWCC_ALLREDUCE ? a->root : 0,
                    .group = s->group,
                    .group_size = s->n > 1 ? s->n : 0,
                    .prescale = a->prescale,

@@ -126,7 +126,7 @@ void signature_print(const signature *s, char *out, size_t cap) {
     snprintf(part, sizeof part, ", op %s", op_name(s->op));
     append(out, cap, part);
   }
-  if (s->collective == LWCC_BROADCAST) {
+  if (s->collective == LWCC_BROADCAST || s->root) {
     snprintf(part, sizeof part, ", root %d", s->root);
     append(out, cap, part);
   }
