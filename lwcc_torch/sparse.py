@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 import torch
 
+from lwcc import errors
 from lwcc import ops as core
 from lwcc.ops import Op
 from lwcc_torch import engine, ops
@@ -30,6 +32,9 @@ def sparse_allreduce_async(
     """Start the reduction (Average or Sum) of sparse COO tensors; return a handle, which can also be called.
 
     Indices and values are gathered; the result is coalesced, with the same bits on every rank.
+
+    Raises (what takes the handle):
+        Mismatch: the ranks disagree about the shape, the element type, the sparse dimensions or `op`.
     """
     kind = core.as_op(op)
     if kind not in (Op.AVERAGE, Op.SUM):
@@ -40,12 +45,24 @@ def sparse_allreduce_async(
     base = engine.unnamed.next(core.ALLGATHER, process_set) if name is None else name
     own = tensor.detach().coalesce()
     gather = Call(core.ALLGATHER, "", process_set=process_set)
-    calls = [gather._replace(name=f"{base}.indices"), gather._replace(name=f"{base}.values")]
-    tickets = engine.start(calls, [own.indices().t(), own.values()])
+    calls = [gather._replace(name=f"{base}.{part}") for part in ("indices", "values", "meaning")]
+    meaning = torch.tensor([[int(kind), *own.shape]])  # no gather compares these
+    tickets = engine.start(calls, [own.indices().t(), own.values(), meaning])
 
     def combine(done: list[Any]) -> torch.Tensor:
-        (indices, *_), (values, _, contributors) = done
-        values = values / contributors if op == Op.AVERAGE and contributors > 1 else values
+        (indices, *_), (values, _, contributors), (meanings, rows, _) = done
+        if bool((meanings != meaning).any()):
+            raise errors.Mismatch(_disagreement(base, meanings.tolist(), rows, process_set))
+        values = values / contributors if kind == Op.AVERAGE and contributors > 1 else values
         return torch.sparse_coo_tensor(indices.t(), values, own.shape, check_invariants=True).coalesce()
 
     return SparseHandle(ops.hold(tickets, combine))
+
+
+def _disagreement(name: str, meanings: list[list[int]], rows: Sequence[int], process_set: Optional[ProcessSet]) -> str:
+    """Say what two ranks that differ asked for; `rows` is 1 for each rank that takes part, 0 for the joined."""
+    ranks = (process_set.ranks if process_set is not None else None) or range(len(rows))
+    asked = list(zip((rank for rank, came in zip(ranks, rows) if came), meanings))
+    other = next(pair for pair in asked if pair[1] != meanings[0])
+    said = [f"rank {rank}: shape {shape}, op {Op(op).name.title()}" for rank, (op, *shape) in (other, asked[0])]
+    return f'"{name}": the ranks disagree about a sparse allreduce: {"; ".join(said)}'

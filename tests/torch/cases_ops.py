@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from casebook import raises, run
 
+import lwcc
 import lwcc_torch as hvd
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -99,11 +102,25 @@ def case_inputs_need_not_be_contiguous_but_targets_must(rank: int, size: int) ->
     raises(ValueError, "contiguous", lambda: hvd.broadcast_async_(mine[:, 1], 0))
 
 
+class Wrapper(torch.Tensor):
+    """A tensor without memory, as DTensor and FakeTensor are."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise NotImplementedError(func)
+
+
 def case_what_is_no_dense_cpu_tensor_is_refused(rank: int, size: int) -> None:
     raises(ValueError, "CPU meta", lambda: hvd.allreduce(torch.empty(3, device="meta")))
     raises(TypeError, "torch.Tensor list", lambda: hvd.allreduce([1.0, 2.0]))
     raises(ValueError, "sparse", lambda: hvd.allreduce(torch.eye(3).to_sparse()))
     raises(TypeError, "float8", lambda: hvd.allreduce(torch.zeros(3).to(torch.float8_e5m2)))
+    freed = torch.ones(1000)
+    freed.untyped_storage().resize_(0)
+    for bad in (freed, torch.Tensor._make_wrapper_subclass(Wrapper, (1000,))):
+        raises(ValueError, f"{type(bad).__name__} (1000,) no memory", lambda b=bad: hvd.allreduce(b))
+        raises(ValueError, "no memory", lambda b=bad: hvd.allreduce_(b))
+        raises(ValueError, "no memory", lambda b=bad: hvd.allgather(b))
     raises(ValueError, "dimension", lambda: hvd.reducescatter(torch.tensor(1.0)))
     raises(ValueError, "splits", lambda: hvd.alltoall(torch.zeros(3), splits=[1] * (size + 1)))
 
@@ -257,6 +274,14 @@ def case_sparse_tensors_are_summed_by_row(rank: int, size: int) -> None:
         expected = torch.zeros(10, 3)
         expected[:size], expected[9] = 1.0 / divisor, sum(range(size)) / divisor
         assert got.is_sparse and torch.allclose(got.to_dense(), expected)
+    if size > 1:
+        odd = int(rank == 1)
+        for shape, op in (((10 + odd, 3), hvd.Sum), ((10, 3), hvd.Sum if odd else hvd.Average)):
+            tall = torch.sparse_coo_tensor(
+                torch.tensor([[shape[0] - 1]]), torch.ones(1, 3), shape, check_invariants=True
+            )
+            handle = hvd.sparse_allreduce_async(tall, "sparse.odd", op)
+            raises(lwcc.Mismatch, "sparse.odd disagree 0: 1: op Sum", lambda h=handle: hvd.synchronize(h))
 
 
 def case_process_sets_keep_to_themselves(rank: int, size: int) -> None:
