@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 import torch
 
@@ -192,3 +192,13 @@ def finish(tickets: Sequence[core.Ticket]) -> list[Any]:
 def run(calls: Sequence[Call], tensors: Sequence[torch.Tensor]) -> list[Done]:
     """Start and finish."""
     return finish(start(calls, tensors))
+
+
+def attempt(action: Callable[[], Any], failures: list[Exception]) -> bool:
+    """Run the action; note a failure, so that the caller can first end all that it has started."""
+    try:
+        action()
+    except (RuntimeError, ValueError) as error:
+        failures.append(error)
+        return False
+    return True
