@@ -49,3 +49,12 @@ def sparse_allreduce_async(
         return torch.sparse_coo_tensor(indices.t(), values, own.shape, check_invariants=True).coalesce()
 
     return SparseHandle(ops.hold(tickets, combine))
+
+
+def as_rows(param: torch.Tensor, grad: Optional[torch.Tensor]) -> torch.Tensor:
+    """Return a gradient as sparse rows; none at all if there is no gradient."""
+    if grad is None:
+        rows = torch.zeros((0, *param.shape[1:]), dtype=param.dtype)
+        indices = torch.zeros((1, 0), dtype=torch.int64)
+        return torch.sparse_coo_tensor(indices, rows, param.shape, check_invariants=True)
+    return grad if grad.is_sparse else grad.detach().to_sparse(1)
