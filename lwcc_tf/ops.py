@@ -65,6 +65,8 @@ def _reduced(call: Call, tensors: Sequence[Any], compression: type[Compressor]) 
     given = _tensors(tensors, call.title)
     if call.op in (Op.MIN, Op.MAX, Op.PRODUCT) and any(tensor.dtype.is_complex for tensor in given):
         raise ValueError(f"lwcc: {call.title} with op={call.op.name.title()} has no meaning for complex numbers")
+    if call.op == Op.AVERAGE and any(tensor.dtype == tf.bool for tensor in given):
+        raise ValueError(f"lwcc: {call.title} with op=Average has no meaning for bool; use Sum (or), Min (and)")
     packed = [compression.compress(tensor) for tensor in given]
     done = engine.run(call, [tensor for tensor, _ in packed])
     return [compression.decompress(tensor, packed[i][1]) for i, tensor in enumerate(done)]
