@@ -359,7 +359,7 @@ class Supervisor:
 
 
 # As Python says it, and as the core does within the words of a framework.
-_OF_ANOTHER = re.compile(r"PeerLost: |ShutDown: rank |rank \d+ has left|rank \d+ \(host \S+ pid \d+\) is gone")
+_OF_ANOTHER = re.compile(r"PeerLost: |ShutDown: rank |rank \d+ (\(host \S+ pid \d+\) )?(has left|is gone)")
 
 
 def _blame(rank: Rank) -> tuple[bool, bool, int]:

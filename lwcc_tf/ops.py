@@ -67,6 +67,8 @@ def _reduced(call: Call, tensors: Sequence[Any], compression: type[Compressor]) 
         raise ValueError(f"lwcc: {call.title} with op={call.op.name.title()} has no meaning for complex numbers")
     if not hasattr(compression, "compress"):
         raise TypeError(f"lwcc: compression={compression!r}: give Compression.none, fp16, bf16 or a Compressor")
+    if call.op == Op.AVERAGE and any(tensor.dtype == tf.bool for tensor in given):
+        raise ValueError(f"lwcc: {call.title} with op=Average has no meaning for bool; use Sum (or), Min (and)")
     packed = [compression.compress(tensor) for tensor in given]
     done = engine.run(call, [tensor for tensor, _ in packed])
     return [compression.decompress(tensor, packed[i][1]) for i, tensor in enumerate(done)]

@@ -57,7 +57,9 @@ class Reducer:
                 out[i] = tf.convert_to_tensor(grad)
         for number, unit in enumerate(self._units(dense, variables)):
             # PATH 1/9: in a function each unit is an op that runs once its gradients are ready
-            name = self._name(unit[0], variables[unit[0]]) if len(unit) == 1 else f"{self.name}.group{number}"
+            # a group of one has a group's name: ranks that bring different numbers have to meet to be told so
+            grouped = tf.executing_eagerly() or self.options.groups
+            name = f"{self.name}.group{number}" if grouped else self._name(unit[0], variables[unit[0]])
             for i, reduced in zip(unit, self._reduce_unit([out[i] for i in unit], name)):
                 out[i] = reduced
         return out

@@ -2,12 +2,13 @@
 
 A bucket holds a view for each of its parameters, which becomes the parameter's `.grad`, and at its end two flags per
 parameter that are reduced with the data: "I have a gradient" and "mine is sparse". A parameter whose first flags sum
-to zero had no gradient on any rank, and gets none, as in a single process; sparse gradients are reduced apart.
+to zero had no gradient on any rank, and gets none, as in a single process; sparse gradients are reduced apart. A last
+flag says "I train a parameter that the ranks have not agreed on", whereupon they do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 import torch
@@ -37,15 +38,22 @@ class Options(NamedTuple):
     process_set: Optional[ProcessSet] = None
     bucket_bytes: int = LIMIT_BYTES
     algorithm: Optional[Choice] = None
+    groups: int = 0  # so many groups of parameters are to be made, if any
 
 
 class Slot:
     """One parameter and its place in a bucket."""
 
-    __slots__ = ("_kind", "_view", "address", "bucket", "name", "number", "param", "passes", "position", "sparse")
+    __slots__ = (
+        "_kind", "_view", "address", "bucket", "hooked", "name", "number", "param", "passes", "position", "sparse",
+        "unit",
+    )  # fmt: skip
 
-    def __init__(self, param: torch.nn.Parameter, name: str, number: int) -> None:
-        self.param, self.name, self.number = param, name, number
+    def __init__(self, param: torch.Tensor, name: str) -> None:
+        self.param, self.name = param, name
+        self.number = -1  # among those that the ranks have agreed to reduce, if it is one
+        self.unit = -1  # its group of parameters
+        self.hooked = False  # whether this rank's optimizer has it, trainable at least once
         self._kind = self._look()  # when the buckets were formed
         self.sparse = False  # known to have sparse gradients: no room in the bucket
         self.bucket: Optional[Bucket] = None
@@ -61,9 +69,15 @@ class Slot:
         """Tell whether the parameter has changed since its place was made for it, as `module.to` does."""
         return self._look() != self._kind
 
-    def describe(self) -> str:
-        """Return what has to be the same on all ranks."""
-        return f"{self.name} {self.param.dtype} {tuple(self.param.shape)} strides {memory.dense_strides(self.param)}"
+    @property
+    def silent(self) -> bool:
+        """Whether it is not trained here (now): this rank takes part with zeros, and its gradient is left alone."""
+        return not (self.hooked and self.param.requires_grad)
+
+    @property
+    def missing(self) -> bool:
+        """Whether there is no gradient of this round to bring in."""
+        return self.param.grad is None or (self.passes == 0 and self.silent)
 
     @property
     def nbytes(self) -> int:
@@ -72,18 +86,24 @@ class Slot:
 
     def place(self, bucket: Bucket, position: int) -> None:
         """Take a place in a bucket: the `position`-th pair of flags, and its part of the data."""
-        self.bucket, self.position, self._kind, self.passes = bucket, position, self._look(), 0
+        self.bucket, self.position, self._kind = bucket, position, self._look()
         self._view, self.address = None, 0
         if not self.sparse:
             self._view = self._look_into(bucket.part(self))
             self.address = self._view.data_ptr()
 
     def leave(self) -> None:
-        """Give the place up; a gradient that lives there moves to plain memory."""
+        """Give the place up; a gradient that lives there, or in an earlier bucket, moves to plain memory."""
         grad = self.param.grad
-        if grad is not None and self.bucket is not None:
+        if grad is not None and self.bucket is not None and self.hooked:
             self.param.grad = grad.detach().clone()
         self.bucket, self._view, self.address, self.passes = None, None, 0, 0
+
+    def save(self) -> None:
+        """Move a gradient that lives in the bucket to plain memory."""
+        grad = self.param.grad
+        if grad is not None and grad.layout is torch.strided and grad.data_ptr() == self.address:
+            self.param.grad = grad.detach().clone()
 
     def view(self) -> torch.Tensor:
         """Return the view in the bucket; made anew if the old one was pointed elsewhere (`grad.data = ...`)."""
@@ -122,19 +142,45 @@ class Bucket:
         sizes = [(slot.nbytes // real.itemsize + line - 1) // line * line for slot in slots]
         count = sum(sizes)
         self.slots, self.options, self.number = slots, options, number
-        self.flat = memory.registered(count + 2 * len(slots), real)
+        self.flat = memory.registered(count + 2 * len(slots) + 1, real)
         self.rename(name)
-        self.flags = self.flat[count:].view(2, len(slots))  # [0]: has a gradient; [1]: a sparse one
+        self.flags = self.flat[count:-1].view(2, len(slots))  # [0]: has a gradient; [1]: a sparse one
+        self.news = self.flat[-1:]  # trains a parameter that is in no bucket yet
         wire = options.compression.wire_for(real)
         self.wire = None if wire is None else memory.registered(self.flat.numel(), wire)
         self.ticket: Optional[core.Ticket] = None
-        self.left = len(slots)  # gradients still to come
+        self.left = 0  # gradients still to come
+        self.silent: list[Slot] = []  # from which none is expected
         self.absent: list[Slot] = []  # without a gradient on this rank
         self.apart: list[Slot] = []  # with one that is reduced apart
         self._begins = [sum(sizes[:i]) for i in range(len(sizes))]
         self._address = self.flat.data_ptr()
         for position, slot in enumerate(slots):
             slot.place(self, position)
+        self.open()
+
+    def open(self) -> None:
+        """Begin a round."""
+        self.absent, self.apart = [], []
+        self.silent = [slot for slot in self.slots if slot.silent]
+        self.left = len(self.slots) - len(self.silent)
+
+    def arrived(self, slot: Slot, dense: bool) -> bool:
+        """Take note of a gradient that was brought in; tell whether it was the last one."""
+        if not dense:
+            self.apart.append(slot)
+        if slot in self.silent:  # made trainable in the middle of the round
+            self.silent.remove(slot)
+        else:
+            self.left -= 1
+        self.absent = list(self.silent)
+        return self.left == 0 and all(one.silent for one in self.silent)
+
+    def collect(self, densify: bool) -> None:
+        """Bring in what there is, where gradients are missing: these take part as zeros, and say so."""
+        self.absent = [slot for slot in self.slots if slot.missing]
+        there = [slot for slot in self.slots if not slot.missing]
+        self.apart = [slot for slot in there if not slot.deposit(densify)]
 
     def rename(self, name: str) -> None:
         """Let its reductions be those of buckets whose optimizer is called so on the other ranks."""
@@ -149,12 +195,14 @@ class Bucket:
         """Tell whether torch has taken the data out of the registered memory, as `module.share_memory` does."""
         return self.flat.data_ptr() != self._address
 
-    def submit(self) -> None:
+    def submit(self, news: bool) -> None:
         """Start the reduction; the gradients are in place, and `absent` and `apart` are known."""
+        self.news.fill_(news)
         self.flags[0].fill_(1)
         self.flags[1].zero_()
         for slot in self.absent:
             self.flags[0, slot.position] = 0
+            slot.save()
         for slot in self.apart:
             self.flags[1, slot.position] = 1
         for slot in (*self.absent, *self.apart):
@@ -180,12 +228,6 @@ class Bucket:
             ranks = contributors if self.options.op == Op.AVERAGE else 1
             self.flat.copy_(self.wire).mul_(self.options.predivide / ranks)
 
-    def reopen(self) -> None:
-        """Forget the round."""
-        self.left, self.absent, self.apart = len(self.slots), [], []
-        for slot in self.slots:
-            slot.passes = 0
-
 
 def _contributors(ticket: int) -> int:
     return core.result(ticket).contributors
@@ -195,18 +237,17 @@ def _nothing(ticket: int) -> None:
     return None
 
 
-def divide(slots: Iterable[Slot], groups: Mapping[int, int], limit: int) -> list[list[Slot]]:
+def divide(slots: Iterable[Slot], limit: int) -> list[list[Slot]]:
     """Cut the slots, in the order in which their gradients are expected, into buckets.
 
     Args:
-        slots: all of them.
-        groups: slot number to group number, for those in a group: a group stays together.
+        slots: all of them; those of a unit stay together.
         limit: bytes after which a bucket is closed.
     """
     units: dict[tuple[object, ...], list[Slot]] = {}
     for slot in slots:
         dtype = slot.param.dtype
-        key = (dtype, "group", groups[slot.number]) if slot.number in groups else (dtype, "alone", slot.number)
+        key = (dtype, "group", slot.unit) if slot.unit >= 0 else (dtype, "alone", slot.number)
         units.setdefault(key, []).append(slot)
     closed: list[list[Slot]] = []
     filling: dict[torch.dtype, list[Slot]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 import torch
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lwcc.authoring import Choice
     from lwcc.process_sets import ProcessSet
 
+_MOVING = (core.BROADCAST, core.ALLGATHER, core.ALLTOALL)
 _SAME_SHAPE = (core.ALLREDUCE, core.BROADCAST)  # the other collectives' outputs are sized, and allocated, by the core
 
 
@@ -101,6 +102,9 @@ def named(call: Call, name: Optional[str], count: Optional[int]) -> list[Call]:
 
 def _prepare(call: Call, tensor: torch.Tensor) -> tuple[core.Request, Any, Any]:
     """Return the request, what it needs alive, and the function that makes its `Done` from the ticket."""
+    if call.collective in _MOVING and isinstance(tensor, torch.Tensor) and tensor.dtype in memory.MOVED:
+        request, keep, finish = _prepare(call, tensor.detach().view(torch.uint8))
+        return request, keep, partial(_retyped, finish, tensor, call.in_place)
     if call.collective not in _SAME_SHAPE:
         memory.check(tensor, call.title)
         if tensor.dim() == 0:
@@ -111,7 +115,6 @@ def _prepare(call: Call, tensor: torch.Tensor) -> tuple[core.Request, Any, Any]:
     if tensor.is_complex() and call.op in (Op.MIN, Op.MAX, Op.PRODUCT):
         raise ValueError(f"lwcc: {call.title} with op={call.op.name.title()} has no meaning for complex numbers")
     pointer, shape, code = memory.region(data)
-    finish: Any
     out, pointer_out = data, pointer
     if call.collective not in _SAME_SHAPE:
         pointer_out, finish = 0, partial(_late, data, tensor.is_complex())
@@ -128,6 +131,11 @@ def _prepare(call: Call, tensor: torch.Tensor) -> tuple[core.Request, Any, Any]:
         set_id(call.process_set), call.splits, call.prescale, call.postscale, 0, call.algorithm,
     )  # fmt: skip
     return request, (data, out), finish
+
+
+def _retyped(finish: Any, tensor: torch.Tensor, in_place: bool, ticket: int) -> Done:
+    done: Done = finish(ticket)
+    return done._replace(output=tensor if in_place else done.output.view(tensor.dtype))
 
 
 def _made(output: torch.Tensor, ticket: int) -> Done:
@@ -192,3 +200,13 @@ def finish(tickets: Sequence[core.Ticket]) -> list[Any]:
 def run(calls: Sequence[Call], tensors: Sequence[torch.Tensor]) -> list[Done]:
     """Start and finish."""
     return finish(start(calls, tensors))
+
+
+def attempt(action: Callable[[], Any], failures: list[Exception]) -> bool:
+    """Run the action; note a failure, so that the caller can first end all that it has started."""
+    try:
+        action()
+    except (RuntimeError, ValueError) as error:
+        failures.append(error)
+        return False
+    return True

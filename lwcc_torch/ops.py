@@ -9,10 +9,11 @@ same with a trailing underscore, in place. Keywords that they share:
     algorithm       an `@lwcc.algorithm`, "file.py:name" or the name of a built-in one; None: see `lwcc.use`. The
                     gradient of an allreduce or alltoall travels by the same one.
 
-Tensors are dense CPU tensors of any integer, floating, bool or complex type and any shape. Inputs that are not
-contiguous are copied, except in place, where they are a ValueError. The blocking forms that are not in place carry
-gradients. All raise ValueError or TypeError for a wrong argument (nothing was submitted then), `Mismatch` where the
-ranks disagree, `PeerLost` where a rank died, `ShutDown` outside a job.
+Tensors are dense CPU tensors of any integer, floating, bool or complex type and any shape; of a float8 type only where
+nothing is reduced, as bytes. Inputs that are not contiguous are copied, except in place, where they are a ValueError.
+The blocking forms that are not in place carry gradients. All raise ValueError or TypeError for a wrong argument
+(nothing was submitted then), `Mismatch` where the ranks disagree, `PeerLost` where a rank died, `ShutDown` outside a
+job.
 """
 
 from __future__ import annotations

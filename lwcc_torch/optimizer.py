@@ -20,6 +20,7 @@ from lwcc_torch.adasum import AdasumDistributed
 from lwcc_torch.buckets import LIMIT_BYTES, Options
 from lwcc_torch.compression import Compression, Compressor
 from lwcc_torch.hooks import Reducer
+from lwcc_torch.layout import Named
 
 if TYPE_CHECKING:
     from lwcc.authoring import Choice
@@ -138,8 +139,8 @@ class Distributed:
             )
 
 
-def _named(optimizer: torch.optim.Optimizer, named: Optional[Iterable[tuple[str, Any]]]) -> dict[int, str]:
-    """Return the names by id of the parameter; ValueError if they are no names for all."""
+def _named(optimizer: torch.optim.Optimizer, named: Optional[Iterable[tuple[str, Any]]]) -> Named:
+    """Return name and parameter by id of the parameter; ValueError if they are no names for all."""
     if named is None:
         return {}
     pairs = list(named)
@@ -152,33 +153,29 @@ def _named(optimizer: torch.optim.Optimizer, named: Optional[Iterable[tuple[str,
         if name in seen:
             raise ValueError(f"lwcc: named_parameters has the name {name!r} twice")
         seen.add(name)
-    names = {id(param): name for name, param in pairs}
-    missing = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in names]
+    found = {id(param): (name, param) for name, param in pairs}
+    missing = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in found]
     if missing:
         raise ValueError(
-            f"lwcc: named_parameters names {len(names)} parameters, but not {len(missing)} of the optimizer's"
+            f"lwcc: named_parameters names {len(found)} parameters, but not {len(missing)} of the optimizer's"
         )
-    return names
+    return found
 
 
-def _units(optimizer: torch.optim.Optimizer, groups: Groups) -> dict[int, int]:
-    """Return the group number by id of the parameter."""
-    if groups is None or groups == 0:
+def _units(optimizer: torch.optim.Optimizer, groups: Groups, named: Named) -> dict[int, int]:
+    """Return the group number by id of the parameter, where lists of these are given."""
+    if groups is None or isinstance(groups, int):
+        if groups is not None and groups < 0:
+            raise ValueError(f"lwcc: groups={groups}, must be a number of groups or lists of parameters")
         return {}
-    params = [p for group in optimizer.param_groups for p in group["params"]]
-    if not isinstance(groups, int):
-        if isinstance(groups, (str, float)) or any(isinstance(group, (str, torch.Tensor)) for group in groups):
-            raise ValueError(f"lwcc: groups={groups!r}, must be a number of groups or lists of parameters")
-        members = [id(p) for group in groups for p in group]
-        if len(set(members)) != len(members):
-            raise ValueError("lwcc: groups has a parameter twice")
-        if not set(members) <= {id(p) for p in params}:
-            raise ValueError("lwcc: groups has a tensor that is no parameter of the optimizer")
-        return {id(p): i for i, group in enumerate(groups) for p in group}
-    if groups < 0:
-        raise ValueError(f"lwcc: groups={groups}, must be a number of groups or lists of parameters")
-    params = [p for p in params if p.requires_grad]
-    return {id(p): i * groups // len(params) for i, p in enumerate(params)}
+    if isinstance(groups, (str, float)) or any(isinstance(group, (str, torch.Tensor)) for group in groups):
+        raise ValueError(f"lwcc: groups={groups!r}, must be a number of groups or lists of parameters")
+    members = [id(p) for group in groups for p in group]
+    if len(set(members)) != len(members):
+        raise ValueError("lwcc: groups has a parameter twice")
+    if not set(members) <= {id(p) for group in optimizer.param_groups for p in group["params"]} | set(named):
+        raise ValueError("lwcc: groups has a tensor that is no parameter of the optimizer")
+    return {id(p): i for i, group in enumerate(groups) for p in group}
 
 
 def _options(
@@ -212,9 +209,15 @@ def DistributedOptimizer(
     buckets while backward goes on; a parameter without gradient on some ranks counts as zero there, one without
     gradient on all ranks has none. After a step the parameters of all ranks have the same bits.
 
+    A parameter may be frozen (`requires_grad` False) or not be the optimizer's on some ranks, at any time: Average
+    still divides by all ranks, those count as zero, and there it keeps its gradient, if any, and its value, as in plain
+    torch (so norms over all gradients differ between ranks). The ranks tell parameters apart by their names, so all
+    have to give the same `named_parameters`, with the frozen ones; or none, and all parameters to the optimizer. Thaw
+    or add parameters before a round's first backward.
+
     Args:
         optimizer: any torch.optim.Optimizer over CPU parameters, also with several groups.
-        named_parameters: `model.named_parameters()`, for messages; names all parameters of the optimizer.
+        named_parameters: `model.named_parameters()`: names all parameters of the optimizer.
         compression: `Compression.fp16` and `bf16` halve the bytes of float32 gradients on the wire.
         backward_passes_per_step: gradients of so many backward passes are summed locally, then reduced once.
         op: Average or Sum of the gradients; or Adasum, an adaptive sum of the steps that the ranks would take alone
@@ -229,6 +232,7 @@ def DistributedOptimizer(
 
     Raises:
         ValueError: before init, or a wrong argument.
+        Mismatch: from `step` and `synchronize`, where the ranks' parameters differ.
     """
     if isinstance(optimizer, (Distributed, AdasumDistributed)):
         raise ValueError("lwcc: this optimizer is distributed already")
@@ -239,9 +243,11 @@ def DistributedOptimizer(
     set_id(process_set)  # refuses what is no process set
     options = _options(op, compression, gradient_predivide_factor, bucket_bytes)
     options = options._replace(sparse_as_dense=sparse_as_dense, process_set=process_set, algorithm=algorithm)
-    names, units = _named(optimizer, named_parameters), _units(optimizer, groups if groups is not None else num_groups)
+    groups, names = groups if groups is not None else num_groups, _named(optimizer, named_parameters)
+    units = _units(optimizer, groups, names)
+    options = options._replace(groups=groups if isinstance(groups, int) else 0)
     if op == Op.ADASUM:
-        made = adasum.distribute(optimizer, f"opt{next(_numbers)}.adasum", compression, process_set)
+        made = adasum.distribute(optimizer, f"opt{next(_numbers)}.adasum", compression, process_set, names)
         made.set_backward_passes_per_step(backward_passes_per_step)
         return made
     kind = type(optimizer)

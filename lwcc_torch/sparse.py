@@ -66,3 +66,12 @@ def _disagreement(name: str, meanings: list[list[int]], rows: Sequence[int], pro
     other = next(pair for pair in asked if pair[1] != meanings[0])
     said = [f"rank {rank}: shape {shape}, op {Op(op).name.title()}" for rank, (op, *shape) in (other, asked[0])]
     return f'"{name}": the ranks disagree about a sparse allreduce: {"; ".join(said)}'
+
+
+def as_rows(param: torch.Tensor, grad: Optional[torch.Tensor]) -> torch.Tensor:
+    """Return a gradient as sparse rows; none at all if there is no gradient."""
+    if grad is None:
+        rows = torch.zeros((0, *param.shape[1:]), dtype=param.dtype)
+        indices = torch.zeros((1, 0), dtype=torch.int64)
+        return torch.sparse_coo_tensor(indices, rows, param.shape, check_invariants=True)
+    return grad if grad.is_sparse else grad.detach().to_sparse(1)

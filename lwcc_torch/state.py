@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 import torch
 
 import lwcc
-from lwcc import context
+from lwcc import context, errors
 from lwcc import ops as core
 from lwcc_torch import engine
 from lwcc_torch.engine import Call
@@ -102,6 +102,19 @@ def _put_in(value: Any, tensors: dict[int, torch.Tensor]) -> Any:
     return value
 
 
+def _agree(optimizer: torch.optim.Optimizer) -> None:
+    """Make sure that the ranks' optimizers can have one state. Collective, so that all ranks fail or none."""
+    name = type(optimizer).__name__.removeprefix("Distributed")  # a rank may wrap it later
+    lengths = ", ".join(str(len(group["params"])) for group in optimizer.param_groups)
+    kinds = lwcc.allgather_object(f"{name} of {lengths} parameters", name="optimizer_state.kind")
+    other = next((rank for rank, kind in enumerate(kinds) if kind != kinds[0]), None)
+    if other is not None:
+        raise errors.Mismatch(
+            "lwcc: broadcast_optimizer_state: the ranks' optimizers differ: "
+            f"rank {other}: {kinds[other]}; rank 0: {kinds[0]}"
+        )
+
+
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer, root_rank: int = 0, model: Optional[torch.nn.Module] = None
 ) -> None:
@@ -116,8 +129,11 @@ def broadcast_optimizer_state(
         model: accepted for compatibility; not needed.
 
     Raises:
-        ValueError: the parameter groups differ in number or length from the root's.
+        TypeError: no optimizer, such as its state_dict().
+        Mismatch: the ranks' optimizers are of different classes, or their groups differ in number or length.
     """
+    if not hasattr(optimizer, "param_groups"):
+        raise TypeError(f"lwcc: broadcast_optimizer_state needs an optimizer, not {type(optimizer).__name__}")
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     is_root = context.rank() == root_rank
     found: list[torch.Tensor] = []
@@ -127,12 +143,7 @@ def broadcast_optimizer_state(
         states = {i: dict(optimizer.state[p]) for i, p in enumerate(parameters) if p in optimizer.state}
         description = _take_out((groups, states), found)
     description = lwcc.broadcast_object(description, root_rank, name="optimizer_state")
-    lengths = [len(group["params"]) for group in optimizer.param_groups]
-    expected = [group["params"] for group in description[0]]
-    if lengths != expected:
-        raise ValueError(
-            f"lwcc: broadcast_optimizer_state: groups of {lengths} parameters here, {expected} on rank {root_rank}"
-        )
+    _agree(optimizer)
     received: dict[int, torch.Tensor] = dict(enumerate(found))
     if not is_root:
         groups, states = _put_in(description, received)

@@ -17,6 +17,8 @@ from lwcc import dtypes, errors, memory
 CODES: dict[torch.dtype, int] = {
     getattr(torch, name): code for name, code in dtypes.CODES.items() if hasattr(torch, name)
 }
+# float8 types: they are moved as bytes, and the core has no arithmetic for them
+MOVED = frozenset(t for name, t in vars(torch).items() if name.startswith("float8_") and isinstance(t, torch.dtype))
 _EMPTY = torch.zeros(64, dtype=torch.uint8)  # lends its address to tensors without elements
 
 
@@ -42,7 +44,11 @@ def check(tensor: Any, what: str) -> None:
     if tensor.layout is not torch.strided:
         raise ValueError(f"lwcc: {what} works on dense tensors, not {tensor.layout}; see sparse_allreduce_async")
     if tensor.dtype not in CODES and not tensor.is_complex():
-        raise TypeError(f"lwcc: {what}: no collective for elements of type {tensor.dtype}")
+        advice = (
+            "; broadcast, allgather and alltoall do move it: reduce tensor.float()" if tensor.dtype in MOVED else ""
+        )
+        known = ", ".join([*(str(dtype)[6:] for dtype in CODES), "complex32, complex64, complex128"])
+        raise TypeError(f"lwcc: {what}: no collective for elements of type {tensor.dtype}, but for {known}{advice}")
     address(tensor, what)
 
 

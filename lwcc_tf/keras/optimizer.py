@@ -116,7 +116,12 @@ def _distributed(kind: Any) -> Any:
     It has the name of the given class: that is what Keras writes when it saves the optimizer.
     """
     bases = (_Keras3 if hasattr(kind, "apply") else _Keras2, kind)
-    return type(kind)(kind.__name__, bases, {"__module__": kind.__module__, "__qualname__": kind.__qualname__})
+    made = type(kind)(kind.__name__, bases, {"__module__": kind.__module__, "__qualname__": kind.__qualname__})
+    saving = _home(kind).saving
+    package, registered, name = saving.get_registered_name(kind).rpartition(">")
+    for cls in (made, kind) if registered else ():  # both are saved under the name; the latter is what it loads
+        saving.register_keras_serializable(package, name)(cls)
+    return made
 
 
 def _prepare(model: Any) -> None:

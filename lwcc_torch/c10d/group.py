@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from lwcc import ops as core
 from lwcc.ops import Op
-from lwcc_torch.c10d import calls, gloo, world
+from lwcc_torch.c10d import calls, gloo, notices, world
 from lwcc_torch.c10d.barrier import MonitoredBarrier
 from lwcc_torch.c10d.calls import Tensors
 from lwcc_torch.c10d.exchange import Exchange
@@ -32,6 +32,7 @@ _LABEL_LIMIT = 300
 
 def create(options: Any, backend_options: Any) -> LwccGroup:
     """Make a group; what torch calls. Collective over its members."""
+    notices.keep()
     return LwccGroup(options)
 
 

@@ -168,6 +168,50 @@ static void test_a_rank_leaves_while_others_wait(void) {
   }
 }
 
+/* What rank 1 alone has heard of rank 2 when it leaves. */
+typedef struct {
+  entry_kind kind;
+  int status;
+  const char *expected;
+} hearsay;
+
+static void say(engine *e, const hearsay *h) {
+  bytes news = {0};
+  bytes_u32(&news, MESSAGE_ALL);
+  bytes_u8(&news, h->kind);
+  bytes_u32(&news, h->kind == ENTRY_LOST ? 2 : NOBODY);
+  if (h->kind == ENTRY_LOST) bytes_text(&news, "rank 2 is gone: out of memory");
+  engine_lock(e);
+  order_control(e, h->kind == ENTRY_LOST ? 0 : 2, news.data, news.n);
+  engine_unlock(e);
+  bytes_free(&news);
+}
+
+static void follow(engine *e, void *arg) {
+  const hearsay *h = arg;
+  int64_t value[1] = {1};
+  char text[TEXT_CAP];
+  ask a = sum_of("after a leaver", value, 1);
+  if (e->rank == 1) {
+    say(e, h);
+    engine_shutdown(e);
+  }
+  if (e->rank != 0) return;
+  int st = run_one(e, &a, text);
+  CHECK(st == h->status && strstr(text, h->expected), "rank %d: %d %s; expected %s", e->rank, st, text, h->expected);
+}
+
+static void test_who_leaves_for_another_says_for_whom(void) {
+  hearsay said[] = {{ENTRY_BYE, LWCC_ERR_SHUTDOWN, "has left (lwcc shutdown) after rank 2 and"},
+                    {ENTRY_LOST, LWCC_ERR_PEER_LOST, "rank 2 is gone: out of memory"}};
+  for (int i = 0; i < 2; i++) {
+    world w;
+    world_open(&w, world_of(3));
+    world_run(&w, follow, &said[i]);
+    world_close(&w);
+  }
+}
+
 static void test_a_link_breaks_at_any_byte(void) {
   uint64_t random = seed;
   for (int i = 0; i < 8; i++) {
@@ -185,6 +229,7 @@ int main(int argc, char **argv) {
   printf("seed %llu\n", (unsigned long long)seed);
   test_a_rank_that_refuses_memory_keeps_nobody_waiting();
   test_a_rank_leaves_while_others_wait();
+  test_who_leaves_for_another_says_for_whom();
   test_a_link_breaks_at_any_byte();
   return check_report();
 }

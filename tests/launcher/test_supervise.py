@@ -98,7 +98,12 @@ def test_survivors_learn_of_the_death_at_once_and_may_say_so(lwccrun: Any) -> No
 
 
 @pytest.mark.parametrize(
-    "words", ["rank 1 has left (lwcc shutdown) and takes part in nothing", "rank 1 (host a, pid 77) is gone: closed"]
+    "words",
+    [
+        "rank 1 has left (lwcc shutdown) and takes part in nothing",
+        "raw collective: rank 1 (host a, pid 77) has left (lwcc shutdown) after rank 0",
+        "rank 1 (host a, pid 77) is gone: closed",
+    ],
 )
 def test_who_fails_for_another_is_not_blamed_even_if_it_ends_first(lwccrun: Any, words: str) -> None:
     script = lwccrun.script(

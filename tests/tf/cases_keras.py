@@ -51,6 +51,11 @@ def net() -> keras.Model:
 entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
+@keras.saving.register_keras_serializable(package="tests")
+class Registered(keras.optimizers.SGD):  # type: ignore[misc, unused-ignore]
+    """An optimizer of the user's that Keras loads under its package's name."""
+
+
 def sgd() -> Any:
     return keras.optimizers.SGD(0.05, momentum=0.9)
 
@@ -314,6 +319,10 @@ def case_models_are_saved_under_their_own_names(rank: int, size: int) -> None:
         copy = type(again.optimizer).from_config(again.optimizer.get_config())
         assert type(copy) is keras.optimizers.SGD and hvdk.DistributedOptimizer(copy).name == "mine"
         assert int(again.optimizer.iterations) == 2 and again.optimizer.get_config() == model.optimizer.get_config()
+        model.compile(hvdk.DistributedOptimizer(Registered(0.05)), entropy, jit_compile=False)
+        model.save(path)
+        assert type(keras.models.load_model(path).optimizer) is Registered
+        assert isinstance(hvdk.load_model(path).optimizer, Registered)
     kinds = (
         hvdk.allreduce([float(rank)]),
         hvdk.allgather([rank]),

@@ -87,6 +87,15 @@ def case_numbers_of_tensors_that_differ_are_an_error_at_once(rank: int, size: in
                 raises(kind, f'"uneven the ranks disagree {sizes}', call)
             variables = [tf.Variable(1.0) for _ in range(mine)]
             raises(kind, f"disagree {sizes}", lambda: hvd.broadcast_variables(variables, 0))  # noqa: B023
+            spare = [tf.Variable(1.0) for _ in range(most - mine)]  # without a part in this rank's loss: no gradient
+
+            def step(used: Any = variables, spare: Any = spare) -> Any:
+                with tf.GradientTape() as tape:
+                    loss = tf.add_n([variable * 2.0 for variable in used])
+                return hvd.DistributedGradientTape(tape, groups=1).gradient(loss, [*used, *spare])
+
+            for call in (step, tf.function(step)) if least else ():
+                raises(kind, f'"tape.{most}.group0 disagree {sizes}', call)
     assert equal(hvd.allreduce(1.0, op=hvd.Sum), float(size))
 
 

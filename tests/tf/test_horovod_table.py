@@ -114,9 +114,13 @@ def page() -> str:
         [
             *lines,
             "",
-            "A wrong argument is a ValueError from the call. What ranks disagree about is a FailedPreconditionError on",
-            "every rank, also where they bring different numbers of tensors, and the job goes on. In functions that",
-            "XLA compiles, in tf.vectorized_map and in parallel ones of tf.data, collectives are refused with advice.",
+            "A wrong argument is a ValueError from the call, or an InvalidArgumentError where only the op can tell: a",
+            "root or splits out of range, a rank that is no member. What ranks disagree about is a",
+            "FailedPreconditionError on every rank, also where one call has different numbers of tensors, and the job",
+            "goes on. What a rank never asks for, as the gradient of a layer that is frozen there alone, may instead",
+            "be a DeadlineExceededError that names the ranks without it, after 60 s (`LWCC_STALL_ABORT`). In functions",
+            "that XLA compiles, in tf.vectorized_map and in parallel ones of tf.data, collectives are refused with",
+            "advice.",
             "",
         ]
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -124,18 +125,20 @@ def case_ddp_no_sync_accumulates(rank: int, size: int) -> None:
 
 
 def case_ddp_joins_with_uneven_batches(rank: int, size: int) -> None:
-    model = nn.Linear(2, 1, bias=False)
-    wrapped = DDP(model)
-    with Join([wrapped]):
-        for i in range(2 + rank):
-            model.zero_grad()
-            wrapped(torch.full((1, 2), float(i + 1))).sum().backward()
-    last = model.weight.grad.clone()
-    gathered = [torch.zeros_like(last) for _ in range(size)]
-    dist.all_gather(gathered, last)
-    # the last step of rank r has the ranks r.. only; their sum is divided by all ranks
-    expected = [sum(3.0 + r - 1 for _ in range(r, size)) / size for r in range(size)]
-    torch.testing.assert_close(torch.stack([g[0, 0] for g in gathered]), torch.tensor(expected))
+    for by_all in (True, False):
+        model = nn.Linear(2, 1, bias=False)
+        wrapped = DDP(model)
+        with Join([wrapped], divide_by_initial_world_size=by_all):
+            for i in range(2 + rank):
+                model.zero_grad()
+                wrapped(torch.full((1, 2), float(i + 1))).sum().backward()
+                gc.collect()
+        last = model.weight.grad.clone()
+        gathered = [torch.zeros_like(last) for _ in range(size)]
+        dist.all_gather(gathered, last)
+        # the last step of rank r has the ranks r.. only; their sum is divided by all ranks, or by those
+        expected = [(2.0 + r) * (size - r) / (size if by_all else size - r) for r in range(size)]
+        torch.testing.assert_close(torch.stack([g[0, 0] for g in gathered]), torch.tensor(expected))
 
 
 def case_comm_hooks(rank: int, size: int) -> None:

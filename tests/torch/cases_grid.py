@@ -309,5 +309,28 @@ def case_a_refused_group_leaves_nothing_behind(rank: int, size: int) -> None:
         assert [g.tolist() for g in got] == [[size] * 2, [size] * 3]
 
 
+def case_every_type_of_torch_works_or_is_named(rank: int, size: int) -> None:
+    float8 = [t for name, t in vars(torch).items() if name.startswith("float8_")]
+    assert torch.float8_e4m3fn in float8 and torch.float8_e5m2 in float8
+    for dtype in sorted({t for t in vars(torch).values() if isinstance(t, torch.dtype)}, key=str):
+        parts = [torch.arange(2 * size, dtype=torch.uint8) * 7 + 50 * r for r in range(size)]
+        x = torch.empty(2 * size, dtype=dtype) if dtype not in float8 else parts[rank].view(dtype)
+        reducing = [lambda x=x: hvd.allreduce(x, op=hvd.Sum), lambda x=x: hvd.reducescatter(x, op=hvd.Sum)]
+        moving = [lambda x=x: hvd.broadcast(x, 0), lambda x=x: hvd.allgather(x), lambda x=x: hvd.alltoall(x)]
+        if dtype in (*TYPES, torch.complex32):
+            assert all(call().dtype is dtype for call in (*reducing, *moving))
+            continue
+        for call in [*reducing, *([] if dtype in float8 else moving)]:
+            raises(TypeError, f"{dtype}, float32 uint64", call)
+        if dtype in float8:
+            raises(TypeError, "float8 broadcast tensor.float()", reducing[0])
+            wants = [parts[0], torch.cat(parts), torch.cat([p[2 * rank :][:2] for p in parts])]
+            got = [call() for call in moving]
+            inplace = x.clone()
+            assert hvd.broadcast_(inplace, 0) is inplace and len(hvd.grouped_allgather([x, x[:1]])[1]) == size
+            for one, want in zip((*got, inplace), (*wants, parts[0])):
+                assert one.dtype is dtype and torch.equal(one.view(torch.uint8), want), (dtype, one, want)
+
+
 if __name__ == "__main__":
     run(dict(globals()))

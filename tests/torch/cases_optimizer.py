@@ -247,14 +247,5 @@ def case_a_round_whose_backward_failed_is_not_used(rank: int, size: int) -> None
     same_everywhere(model.parameters())
 
 
-def case_a_layer_frozen_on_one_rank_is_named(rank: int, size: int) -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
-    model[0].requires_grad_(rank != 0)
-    optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), named_parameters=model.named_parameters())
-    model(torch.ones(2, 4)).sum().backward()
-    if size > 1:
-        raises(hvd.Mismatch, "0.weight requires_grad only rank 0", optimizer.step)
-
-
 if __name__ == "__main__":
     run(dict(globals()))

@@ -111,11 +111,27 @@ def case_state_of_every_shape_arrives(rank: int, size: int) -> None:
         assert all(torch.equal(a, b) for a, b in zip(before, model.parameters()))
         seen = hvd.allgather_object(str(optimizer.state_dict()))
         assert len(set(seen)) == 1 and "tensor" in seen[0]
-    different = torch.optim.SGD([torch.ones(1, requires_grad=True) for _ in range(1 + (rank == root))], lr=0.1)
-    if rank != root:
-        raises(ValueError, "groups [1] [2]", lambda: hvd.broadcast_optimizer_state(different, root))
-    else:
-        hvd.broadcast_optimizer_state(different, root)
+
+
+def case_optimizers_that_differ_are_refused_on_every_rank(rank: int, size: int) -> None:
+    root = size - 1
+    extra = int(rank == root)
+    for make, told in (
+        (lambda: torch.optim.Adam([torch.ones(1, requires_grad=True) for _ in range(1 + extra)]), ("of 1", "of 2")),
+        (
+            lambda: (torch.optim.SGD, torch.optim.Adam)[extra]([torch.ones(1, requires_grad=True)], lr=0.1),
+            ("SGD", "Adam"),
+        ),
+    ):
+        different = make()
+        parameters = [p for group in different.param_groups for p in group["params"]]
+        sum(parameters).backward()
+        different.step()  # also where the root has a state to send
+        if size > 1:
+            raises(hvd.Mismatch, told[0], lambda o=different: hvd.broadcast_optimizer_state(o, root))
+            raises(hvd.Mismatch, told[1], lambda o=different: hvd.broadcast_optimizer_state(o, root))
+    raises(TypeError, "not dict", lambda: hvd.broadcast_optimizer_state(different.state_dict(), root))
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum) == size
 
 
 def case_objects_travel(rank: int, size: int) -> None:

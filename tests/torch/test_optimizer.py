@@ -58,6 +58,11 @@ def test_scripts_may_use_the_optimizer_as_they_do(run_ranks: Any, n: int) -> Non
     run_cases(run_ranks, n, "cases_optimizer_uses.py")
 
 
+@pytest.mark.parametrize("n", [2, 3])
+def test_ranks_may_freeze_what_others_train(run_ranks: Any, n: int) -> None:
+    run_cases(run_ranks, n, "cases_frozen.py")
+
+
 def test_a_compiled_model_trains_right(run_ranks: Any) -> None:
     run_cases(run_ranks, 2, "cases_compile.py")
 

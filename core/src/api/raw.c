@@ -21,15 +21,17 @@ typedef struct {
   uint64_t left_since_ns; /* when this call first saw that a member had left */
 } watch;
 
-static int lost_member(const pset *ps) {
-  return os_fail(LWCC_ERR_SHUTDOWN, "raw collective: rank %d has left (lwcc shutdown)", atomic_load(&ps->left));
+static int lost_member(const engine *e, const pset *ps) {
+  char text[TEXT_CAP];
+  order_left_text(e, atomic_load(&ps->left), text, sizeof text);
+  return os_fail(LWCC_ERR_SHUTDOWN, "raw collective: %s", text);
 }
 
 static int has_left(watch *w) {
   uint64_t now = clock_ns();
   if (!w->left_since_ns) w->left_since_ns = now;
   if (now - w->left_since_ns < LEFT_GRACE_NS) return LWCC_OK; /* it may have finished this very call before */
-  return lost_member(w->ps);
+  return lost_member(w->e, w->ps);
 }
 
 static int aborted(void *arg) {

@@ -174,8 +174,10 @@ int engine_create(const engine_parts *parts, engine **out) {
   queue_init(&e->q);
   e->ids = calloc((size_t)e->size, sizeof *e->ids);
   e->has_left = calloc((size_t)e->size, sizeof *e->has_left);
+  e->left_after = calloc((size_t)e->size, sizeof *e->left_after);
+  e->first_left = -1;
   *out = e;
-  if (!e->ids || !e->has_left) return os_fail(LWCC_ERR_SYSTEM, "no memory for %d ranks", e->size);
+  if (!e->ids || !e->has_left || !e->left_after) return os_fail(LWCC_ERR_SYSTEM, "no memory for %d ranks", e->size);
   memcpy(e->ids, parts->ids, (size_t)e->size * sizeof *e->ids);
   return LWCC_OK;
 }
@@ -209,6 +211,7 @@ void engine_free(engine *e) {
   queue_destroy(&e->q);
   pthread_mutex_destroy(&e->lock);
   free(e->has_left);
+  free(e->left_after);
   free(e->ids);
   free(e);
 }

@@ -49,8 +49,10 @@ typedef struct engine {
   uint64_t count_at_ns; /* of these the next coordinator_stall; 0: at once */
   uint64_t watch_at_ns; /* next engine_watch; 0: nothing is under way */
   unsigned turns;
-  bool *has_left;   /* owned: [size]: said BYE */
-  uint64_t left_ns; /* when the first peer left in good order; 0: none has. Guarded by lock */
+  bool *has_left;      /* owned: [size]: said BYE */
+  int32_t *left_after; /* owned: [size]: and who had left before, as it saw; -1: nobody. Written before a pset's left */
+  int first_left;      /* as this rank saw; -1: nobody */
+  uint64_t left_ns;    /* when the first peer left in good order; 0: none has. Guarded by lock */
   uint64_t busy_since_ns;
   int running;                /* operations that run, of lanes and raw */
   timeline *trace;            /* guarded by lock; NULL: none */
@@ -88,6 +90,10 @@ bool order_drain(engine *e);
 bool order_coordinate(engine *e, pset *ps);
 void order_control(engine *e, int peer, const void *msg, size_t nbytes);
 void order_lost(engine *e, int peer, int status, const char *text);
+void order_bye(engine *e); /* to all; before it to whom this rank's leaving is due, if it is to one that is lost */
+/* "rank 1 (host a, pid 7) has left (lwcc shutdown)", of a rank that has. Any thread that has seen it in a pset's left
+ */
+void order_left_text(const engine *e, int peer, char *out, size_t cap);
 void order_announce(engine *e, pset *ps, request *r); /* READY or REQUEST */
 
 /* obey.c: entries of the order log. LWCC_ERR_PROTOCOL on nonsense. Driving thread. */

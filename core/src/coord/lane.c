@@ -229,9 +229,10 @@ static void fail_job(engine *e, int status) {
   engine_fail(e, status, text);
 }
 
-static int lost_member(const pset *ps) {
-  return os_fail(LWCC_ERR_SHUTDOWN, "rank %d has left (lwcc shutdown) in the middle of a collective",
-                 atomic_load(&ps->left));
+static int lost_member(const engine *e, const pset *ps) {
+  char text[TEXT_CAP];
+  order_left_text(e, atomic_load(&ps->left), text, sizeof text);
+  return os_fail(LWCC_ERR_SHUTDOWN, "in the middle of a collective: %s", text);
 }
 
 /* Begin a collective of the first bucket, unless preparing it has failed. */
@@ -256,7 +257,7 @@ static void begin(engine *e, pset *ps, int st, const coll_args *a) {
 static void start(engine *e, pset *ps) {
   coll_args a;
   if (ps->broken) {
-    finish(e, ps, lost_member(ps));
+    finish(e, ps, lost_member(e, ps));
     return;
   }
   bucket *b = ps->lane;
@@ -296,7 +297,7 @@ bool lane_turn(engine *e, pset *ps) {
   ps->op_moved |= progress;
   bool left = atomic_load(&ps->left) >= 0;
   if (st == LWCC_PENDING && !(hopeless(e, ps) && !progress)) return any || progress;
-  if (st == LWCC_PENDING || (st == LWCC_ERR_PEER_LOST && left)) st = lost_member(ps);
+  if (st == LWCC_PENDING || (st == LWCC_ERR_PEER_LOST && left)) st = lost_member(e, ps);
   ps->broken |= st < 0;
   if (st < 0 && st != LWCC_ERR_SHUTDOWN) { /* a running collective that fails leaves the lane in no known state */
     fail_job(e, st);
@@ -337,7 +338,7 @@ bool raw_turn(engine *e, pset *ps) {
   int st = exec_step(ps->raw_op, &progress);
   bool left = atomic_load(&ps->left) >= 0;
   if (st == LWCC_PENDING && !(hopeless(e, ps) && !progress)) return progress;
-  if (st == LWCC_PENDING || (st == LWCC_ERR_PEER_LOST && left)) st = lost_member(ps);
+  if (st == LWCC_PENDING || (st == LWCC_ERR_PEER_LOST && left)) st = lost_member(e, ps);
   raw_finish(e, ps, st, st < 0 ? os_error() : "");
   return true;
 }
@@ -350,7 +351,7 @@ static int raw_start(engine *e, pset *ps, const coll_args *a, const char *algori
   request *r = &ps->raw_call;
   int failed = engine_failed(e);
   if (failed < 0) return os_fail(failed, "%s", e->failed_text);
-  if (ps->raw_broken) return lost_member(ps);
+  if (ps->raw_broken) return lost_member(e, ps);
   atomic_store_explicit(&r->done, 0, memory_order_relaxed);
   atomic_store_explicit(&r->status, LWCC_PENDING, memory_order_relaxed);
   int st = exec_start(&ps->raw, a, algorithm, pset_tag(ps, ++ps->raw_tag), &ps->raw_op);

@@ -223,13 +223,8 @@ int engine_start(engine *e) {
 }
 
 static void say_bye(engine *e) {
-  const struct {
-    uint32_t set;
-    uint8_t kind;
-  } __attribute__((packed)) bye = {MESSAGE_ALL, ENTRY_BYE};
   uint64_t until = clock_ns() + SHUTDOWN_NS;
-  for (int i = 0; i < e->size; i++)
-    if (i != e->rank && !channel_lost(e->ch, i)) channel_control(e->ch, i, &bye, sizeof bye);
+  order_bye(e);
   while (!channel_idle(e->ch) && clock_ns() < until)
     if (!channel_progress(e->ch)) sched_yield();
 }

@@ -9,6 +9,7 @@
 enum { NAME_CAP = 512, DIMS_MAX = 32, ALGORITHM_CAP = 64, TEXT_CAP = 1024, RANKS_MAX = 4096 };
 enum { JOIN = LWCC_COLLECTIVES }; /* the "collective" of a request to be left out: it ends when all have joined */
 #define MESSAGE_ALL UINT32_MAX
+#define NOBODY UINT32_MAX
 #define JOIN_NAME "lwcc.join"
 
 typedef enum {
@@ -23,8 +24,8 @@ typedef enum {
                            concerned; a request that is still on its way to the coordinator is counted anew */
   ENTRY_EVICT = 'V',   /* u32 id */
   ENTRY_JOINED = 'J',  /* u32 index of the rank that joined last: all have */
-  ENTRY_BYE = 'B',
-  ENTRY_LOST = 'L' /* u32 rank, text: this rank is dead, as the sender saw */
+  ENTRY_BYE = 'B',     /* u32 rank that had left before, as the sender saw, or NOBODY */
+  ENTRY_LOST = 'L'     /* u32 rank, text: this rank is dead, as the sender saw */
 } entry_kind;
 
 /* All that must agree between the ranks of one collective, except that allgather's first dimensions and alltoall's

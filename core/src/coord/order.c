@@ -33,8 +33,8 @@ static void fail_set(engine *e, pset *ps, const char *text) {
 }
 
 static void fail_headless(engine *e, pset *ps) {
-  char text[256];
-  snprintf(text, sizeof text, "rank %d has left (lwcc shutdown) and takes part in nothing any more", ps->ranks[0]);
+  char text[TEXT_CAP];
+  order_left_text(e, ps->ranks[0], text, sizeof text);
   fail_set(e, ps, text);
 }
 
@@ -101,17 +101,19 @@ bool order_coordinate(engine *e, pset *ps) {
 /* A member has left in good order. What was ordered before may still be on its way to us from the coordinator, so the
  * coordinator decides what fails; only its own leaving is decided here, as its last order came before its BYE. */
 static void leave_set(engine *e, pset *ps, int peer) {
-  char text[256];
+  char text[TEXT_CAP];
   if (atomic_load(&ps->left) < 0) atomic_store(&ps->left, peer);
-  snprintf(text, sizeof text, "rank %d has left (lwcc shutdown) and takes part in nothing any more", peer);
+  order_left_text(e, peer, text, sizeof text);
   if (ps->co) coordinator_leave(ps->co, text);
   if (peer != ps->ranks[0]) return;
   ps->headless = true;
   fail_headless(e, ps);
 }
 
-static void take_bye(engine *e, int peer) {
+static void take_bye(engine *e, int peer, int after) {
   if (e->left_ns == 0) e->left_ns = clock_ns();
+  if (e->first_left < 0) e->first_left = peer;
+  e->left_after[peer] = after;
   e->has_left[peer] = true;
   channel_depart(e->ch, peer);
   for (pset *ps = atomic_load(&e->sets); ps; ps = ps->next)
@@ -128,11 +130,11 @@ static void give_up(engine *e, int lost, const char *text) {
 static void take_news(engine *e, int peer, reader *r) {
   char text[TEXT_CAP];
   int kind = read_u8(r);
-  if (kind == ENTRY_BYE && !r->bad) {
-    take_bye(e, peer);
+  uint32_t lost = read_u32(r);
+  if (kind == ENTRY_BYE && !r->bad && (lost == NOBODY || lost < (uint32_t)e->size)) {
+    take_bye(e, peer, (int)(int32_t)lost);
     return;
   }
-  uint32_t lost = read_u32(r);
   read_text(r, text, sizeof text);
   if (kind != ENTRY_LOST || r->bad || lost >= (uint32_t)e->size) {
     os_fail(LWCC_ERR_PROTOCOL, "unknown news");
@@ -162,21 +164,44 @@ void order_control(engine *e, int peer, const void *msg, size_t nbytes) {
   if (st < 0) fail_protocol(e, "negotiation", peer);
 }
 
+static void tell_lost(engine *e, int lost, const char *text) {
+  bytes entry = {0};
+  bytes_u8(&entry, ENTRY_LOST);
+  bytes_u32(&entry, (uint32_t)lost);
+  bytes_text(&entry, text);
+  for (int i = 0; i < e->size; i++)
+    if (i != e->rank && i != lost && !channel_lost(e->ch, i)) send_frame(e, i, -1, &entry);
+  bytes_free(&entry);
+}
+
 /* Tell the others, so that nobody takes a survivor's leaving for the cause. */
 void order_lost(engine *e, int peer, int status, const char *why) {
   char text[TEXT_CAP];
   if (e->has_left[peer] || e->leaving || engine_failed(e)) return;
   snprintf(text, sizeof text, "rank %d (host %s, pid %d) is gone: %.700s", peer, e->ids[peer].host, e->ids[peer].pid,
            why);
-  bytes entry = {0};
-  bytes_u8(&entry, ENTRY_LOST);
-  bytes_u32(&entry, (uint32_t)peer);
-  bytes_text(&entry, text);
-  for (int i = 0; i < e->size; i++)
-    if (i != e->rank && i != peer && !channel_lost(e->ch, i)) send_frame(e, i, -1, &entry);
-  bytes_free(&entry);
+  tell_lost(e, peer, text);
   if (status == LWCC_ERR_PROTOCOL)
     engine_fail(e, status, text);
   else
     give_up(e, peer, text);
+}
+
+void order_left_text(const engine *e, int peer, char *out, size_t cap) {
+  char before[32] = "";
+  if (e->left_after[peer] >= 0) snprintf(before, sizeof before, " after rank %d", e->left_after[peer]);
+  snprintf(out, cap, "rank %d (host %s, pid %d) has left (lwcc shutdown)%s and takes part in nothing any more", peer,
+           e->ids[peer].host, e->ids[peer].pid, before);
+}
+
+/* The news of a lost rank may still be on its way to others, from who saw it: this rank's BYE must not come first. */
+void order_bye(engine *e) {
+  int lost = atomic_load(&e->lost_rank);
+  if (engine_failed(e) == LWCC_ERR_PEER_LOST && lost >= 0) tell_lost(e, lost, e->failed_text);
+  bytes entry = {0};
+  bytes_u8(&entry, ENTRY_BYE);
+  bytes_u32(&entry, (uint32_t)e->first_left);
+  for (int i = 0; i < e->size; i++)
+    if (i != e->rank && !channel_lost(e->ch, i)) send_frame(e, i, -1, &entry);
+  bytes_free(&entry);
 }
