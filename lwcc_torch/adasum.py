@@ -58,8 +58,11 @@ class AdasumDistributed:
     def step(self, *args: Any, **kwargs: Any) -> Any:
         """Take the step of the optimizer's own class, then replace it by the adaptive sum of all ranks' steps.
 
+        If that fails the parameters keep the values that they had.
         A rank that does not train a parameter that others train counts as one whose step is zero, and keeps its value.
         """
+        if "_lwcc_name" not in self.__dict__:
+            raise RuntimeError("lwcc: this is a copy of a distributed optimizer; wrap a copy of the plain one instead")
         before = {id(p): p.detach().clone() for group in self.param_groups for p in group["params"] if p.requires_grad}
         self._agree(before.keys())
         with torch.enable_grad():
@@ -71,7 +74,13 @@ class AdasumDistributed:
             engine.start([call._replace(name=f"{self._lwcc_name}.step{i}")], [data.contiguous()])[0]
             for i, (data, _) in enumerate(packed)
         ]
-        for p, done, (_, context_of) in zip(params, engine.finish(tickets), packed):
+        try:
+            finished = engine.finish(tickets)
+        except (RuntimeError, ValueError):  # not by a step of this rank's own: the ranks would stay apart
+            for p in (p for p in params if id(p) in before):
+                p.copy_(before[id(p)])
+            raise
+        for p, done, (_, context_of) in zip(params, finished, packed):
             if id(p) in before:
                 p.copy_(before[id(p)] + self._lwcc_compression.decompress(done.output, context_of))
         return result

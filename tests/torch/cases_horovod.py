@@ -87,6 +87,15 @@ def case_the_adasum_optimizer_sums_steps(rank: int, size: int) -> None:
         )
     same_everywhere(model.parameters())
     raises(AssertionError, "skip_synchronize Adasum", lambda: optimizer.skip_synchronize().__enter__())
+    raises(RuntimeError, "copy", copy.deepcopy(optimizer).step)
+    if size > 1:
+        before = [p.detach().clone() for p in model.parameters()]
+        packing = hvd.Compression.fp16 if rank == 0 else hvd.Compression.none
+        other = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=1.0), op=hvd.Adasum, compression=packing
+        )
+        raises(hvd.Mismatch, "float16 float32", other.step)
+        assert all(torch.equal(p, old) for p, old in zip(model.parameters(), before))
 
 
 def case_sync_batch_norm_is_that_of_the_whole_batch(rank: int, size: int) -> None:
