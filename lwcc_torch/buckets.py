@@ -118,8 +118,7 @@ class Slot:
     def deposit(self, densify: bool) -> bool:
         """Bring the parameter's gradient into the view; return False if it is one to be reduced apart, as sparse."""
         grad = self.param.grad
-        assert grad is not None
-        if self.sparse:
+        if self.sparse or grad is None:
             return False
         if grad.layout is not torch.strided:
             if not densify:
@@ -149,6 +148,7 @@ class Bucket:
         wire = options.compression.wire_for(real)
         self.wire = None if wire is None else memory.registered(self.flat.numel(), wire)
         self.ticket: Optional[core.Ticket] = None
+        self._version = 0  # torch's count of changes of the data, at the submission
         self.left = 0  # gradients still to come
         self.silent: list[Slot] = []  # from which none is expected
         self.absent: list[Slot] = []  # without a gradient on this rank
@@ -167,6 +167,8 @@ class Bucket:
 
     def arrived(self, slot: Slot, dense: bool) -> bool:
         """Take note of a gradient that was brought in; tell whether it was the last one."""
+        if slot.param.grad is None:  # a hook of the user's has taken it: as if it had not come
+            return False
         if not dense:
             self.apart.append(slot)
         if slot in self.silent:  # made trainable in the middle of the round
@@ -218,6 +220,7 @@ class Bucket:
             algorithm=o.algorithm,
         )  # fmt: skip
         self.ticket = core.Ticket(ticket, self.name, data, _contributors if self.wire is not None else _nothing)
+        self._version = self.flat._version
 
     def finish(self) -> None:
         """Wait for the reduction; raises what went wrong with it. The bucket is ready for the next round then."""
@@ -227,6 +230,18 @@ class Bucket:
         if self.wire is not None:  # averaging comes after widening, so that it loses nothing
             ranks = contributors if self.options.op == Op.AVERAGE else 1
             self.flat.copy_(self.wire).mul_(self.options.predivide / ranks)
+
+    def changed(self) -> list[str]:
+        """Return the names of parameters whose gradients, being under way, may have been written to or replaced.
+
+        Each rank would go on with its own: written to before the reduction, after it, or amid.
+        """
+        if self.ticket is None:
+            return []
+        elsewhere = {slot.number for slot in (*self.absent, *self.apart)}
+        here = [slot for slot in self.slots if slot.number not in elsewhere]
+        replaced = [s for s in here if s.param.grad is not None and s.param.grad.data_ptr() != s.address]
+        return [slot.name for slot in (replaced if self.flat._version == self._version else here)]
 
 
 def _contributors(ticket: int) -> int:

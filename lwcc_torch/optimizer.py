@@ -65,10 +65,17 @@ class Distributed:
 
         Raises:
             LwccError: a reduction failed (`Mismatch`, `PeerLost`, `Timeout`...); none is pending any more.
+            RuntimeError: gradients were changed since backward, while they were reduced, so the ranks' may differ now.
         """
         self._synchronized = True
         if self._reducer is not None:
+            changed = [name for bucket in self._reducer._buckets for name in bucket.changed()]
             self._reducer.synchronize()
+            if changed:
+                raise RuntimeError(
+                    f"lwcc: the gradient of {changed[0]} (one of {len(changed)}) was changed after backward(), while "
+                    "it was reduced; call synchronize() of the optimizer before you clip, scale or replace gradients"
+                )
 
     def _reduce_once(self) -> None:
         reducer = self._reducer

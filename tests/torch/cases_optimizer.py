@@ -247,5 +247,48 @@ def case_a_round_whose_backward_failed_is_not_used(rank: int, size: int) -> None
     same_everywhere(model.parameters())
 
 
+def case_gradients_changed_while_they_are_reduced_are_told(rank: int, size: int) -> None:
+    def clip(m: Any) -> None:
+        nn.utils.clip_grad_norm_(m.parameters(), 1e-3)
+
+    def replace(m: Any) -> None:
+        m.head.weight.grad = m.head.weight.grad * 0.5
+
+    def repoint(m: Any) -> None:
+        m.head.weight.grad.data = m.head.weight.grad.data * 0.5
+
+    model = net()
+    optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters(), bucket_bytes=2000)
+    for step, change in enumerate((None, clip, replace, repoint, None)):
+        x, y = batch(step)
+        cross_entropy(model(mine(x, rank, size)), mine(y, rank, size)).backward()
+        if change is not None and size > 1:
+            change(model)
+            raises(RuntimeError, "gradient of changed after backward() synchronize()", optimizer.step)
+        else:
+            optimizer.synchronize()
+            clip(model)
+            optimizer.step()
+        optimizer.zero_grad()
+    same_everywhere(model.parameters())
+
+
+def case_gradients_may_be_taken_away_after_backward(rank: int, size: int) -> None:
+    models = [net() for _ in range(2)]
+    plain = sgd(models[1].parameters())
+    for m in models:  # one by a hook, before or after those of the optimizer; one by the script
+        m.head.weight.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None))
+    optimizer = hvd.DistributedOptimizer(sgd(models[0].parameters()))
+    for step in range(4):
+        x, y = batch(step)
+        for o, m, a, b in ((optimizer, models[0], mine(x, rank, size), mine(y, rank, size)), (plain, models[1], x, y)):
+            o.zero_grad()
+            cross_entropy(m(a), b).backward()
+            m.conv.weight.grad = None
+            o.step()
+    close(models[0], models[1], DOUBLE)
+    same_everywhere(models[0].parameters())
+
+
 if __name__ == "__main__":
     run(dict(globals()))
