@@ -78,7 +78,7 @@ void engine_lock(engine *e) {
 /* Leave the driving: the peers must ring again, and the background thread takes over what is left. */
 void engine_unlock(engine *e) {
   e->driven++;
-  if (!e->napping) arm(e);
+  if (!e->napping && e->size > 1) arm(e); /* nobody rings for a rank that is alone */
   bool more = engine_turn(e) || atomic_load_explicit(&e->q.outstanding, memory_order_relaxed) || e->running ||
               !channel_idle(e->ch);
   pthread_mutex_unlock(&e->lock);
