@@ -28,11 +28,19 @@ class _Described(NamedTuple):
     dtype: torch.dtype
 
 
+def _once(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a view with each element once, where `expand` lets one stand for many: it cannot be written as it is."""
+    for dim, (length, stride) in enumerate(zip(tensor.shape, tensor.stride())):
+        if length > 1 and stride == 0:
+            tensor = tensor.narrow(dim, 0, 1)
+    return tensor
+
+
 def _broadcast_all(tensors: dict[str, torch.Tensor], root: int, process_set: Optional[ProcessSet] = None) -> None:
     """Overwrite the tensors, of any strides, with those of the root; all are under way at once."""
     tickets, copies = [], []
     for name, tensor in tensors.items():
-        data = tensor.detach()
+        data = _once(tensor.detach())
         whole = data if data.is_contiguous() else data.contiguous()
         if whole is not data:
             copies.append((data, whole))

@@ -51,6 +51,9 @@ def case_parameters_come_from_any_root_in_any_form(rank: int, size: int) -> None
             assert torch.equal(p, q)
         if i % 2:
             assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
+    mask = torch.full((1, 3, 1), float(rank)).expand(4, 3, 5)
+    hvd.broadcast_parameters({"mask": mask}, size - 1)
+    assert mask.shape == (4, 3, 5) and bool((mask == size - 1).all())
     raises(ValueError, "broadcast_object", lambda: hvd.broadcast_parameters({"extra": 3}, 0))
     raises(ValueError, "twice", lambda: hvd.broadcast_parameters([("a", torch.ones(1)), ("a", torch.ones(1))], 0))
 
