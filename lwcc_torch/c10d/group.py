@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import torch
 import torch.distributed as dist
 
+from lwcc import errors
 from lwcc import ops as core
 from lwcc.ops import Op
 from lwcc_torch.c10d import calls, gloo, notices, world
@@ -99,6 +100,8 @@ class LwccGroup(_ProcessGroup):  # type: ignore[misc]
         self, wanted: Sequence[Wanted], keep: Any, outputs: Any, options: Any, *, timeout: Optional[timedelta] = None,
         settles: Sequence[Settle] = (), finish: Any = None,
     ) -> LwccWork:  # fmt: skip
+        if not self._alive:
+            raise errors.ShutDown("lwcc: this process group was destroyed")
         tickets = self._requests.submit(wanted, keep, finish or _nothing)
 
         def settle() -> None:

@@ -152,6 +152,14 @@ def case_a_mismatch_in_a_subgroup_is_told_to_its_members_alone(rank: int, size: 
     dist.barrier()
 
 
+def case_a_destroyed_group_is_of_no_use(rank: int, size: int) -> None:
+    group = dist.new_group(list(range(size)))
+    assert summed(group, 1.0) == [float(size)] * 3
+    dist.destroy_process_group(group)
+    raises(RuntimeError, "destroyed", lambda: group.allreduce([torch.ones(1)]))
+    dist.barrier()
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     dist.init_process_group("lwcc")
