@@ -293,6 +293,18 @@ def case_callbacks_make_ranks_equal_and_set_the_rate(rank: int, size: int) -> No
     assert np.allclose(rates, [*rise, 0.02, 0.02, 0.01, 0.01]), rates
 
 
+def case_a_last_pass_traced_without_a_gradient_hands_on_those_of_others(rank: int, size: int) -> None:
+    for function in (lambda body: body, tf.function):
+        pair = [tf.Variable(1.0), tf.Variable(1.0)]
+        optimizer = hvdk.DistributedOptimizer(keras.optimizers.SGD(1.0), backward_passes_per_step=2)
+        optimizer.build(pair)
+        some = function(lambda: optimizer.apply([tf.constant(1.0), None], pair))  # noqa: B023
+        both = function(lambda: optimizer.apply([tf.constant(1.0), tf.constant(3.0)], pair))  # noqa: B023
+        for step in (some, some, both, some, some, both):
+            step()
+        assert [float(variable) for variable in pair] == [-5.0, -5.0], pair
+
+
 class Late(keras.Model):  # type: ignore[misc, unused-ignore]
     """Makes its variables with the first batch."""
 
