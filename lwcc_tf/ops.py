@@ -4,6 +4,8 @@ Keywords that they share:
 
     name            matches the call with those of the other ranks, in any order; without one, eager calls of a kind
                     pair up in program order, and those in a function by their place in it.
+                    A rank has one call of a name under way: threads that make calls of one name, or call one function,
+                    have to take turns, in an order that the ranks share.
     process_set     the ranks that take part; None: all.
     algorithm       an `@lwcc.algorithm`, "file.py:name", or a built-in name; None: see `lwcc.use`. A function keeps
                     what it was traced with, and an allreduce's gradient takes it too.

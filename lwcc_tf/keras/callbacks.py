@@ -30,12 +30,16 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         self.root_rank = root_rank
         self.local_variables = {id(variable) for variable in local_variables or ()}
         self._known: set[int] = set()
+        self._first = True
 
     def _broadcast(self) -> None:
         optimizer = getattr(self.model, "optimizer", None)
+        try:
+            found, trainable = list(self.model.variables), list(self.model.trainable_variables)
+        except ValueError:  # tf_keras: a model without an Input makes its variables with the first batch
+            found, trainable = [], []
         if optimizer is not None:  # one that a rank has loaded has its variables already
-            build(optimizer, list(self.model.trainable_variables))
-        found = list(self.model.variables)
+            build(optimizer, trainable)
         if optimizer is not None and getattr(optimizer, "built", True):
             found += optimizer.variables() if callable(optimizer.variables) else optimizer.variables
         fresh = {id(v): v for v in found if id(v) not in self._known and id(v) not in self.local_variables}
@@ -55,10 +59,15 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         self._known.clear()
         self._broadcast()
 
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Look again after the next batch, whose number is not 0 where `steps_per_execution` is more than 1."""
+        self._first = True
+
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Broadcast what has come since; note the step for a comparison."""
-        if batch == 0:
+        if self._first:
             self._broadcast()
+        self._first = False
         journal.step()
 
 

@@ -293,6 +293,41 @@ def case_callbacks_make_ranks_equal_and_set_the_rate(rank: int, size: int) -> No
     assert np.allclose(rates, [*rise, 0.02, 0.02, 0.01, 0.01]), rates
 
 
+def case_a_last_pass_traced_without_a_gradient_hands_on_those_of_others(rank: int, size: int) -> None:
+    for function in (lambda body: body, tf.function):
+        pair = [tf.Variable(1.0), tf.Variable(1.0)]
+        optimizer = hvdk.DistributedOptimizer(keras.optimizers.SGD(1.0), backward_passes_per_step=2)
+        optimizer.build(pair)
+        some = function(lambda: optimizer.apply([tf.constant(1.0), None], pair))  # noqa: B023
+        both = function(lambda: optimizer.apply([tf.constant(1.0), tf.constant(3.0)], pair))  # noqa: B023
+        for step in (some, some, both, some, some, both):
+            step()
+        assert [float(variable) for variable in pair] == [-5.0, -5.0], pair
+
+
+class Late(keras.Model):  # type: ignore[misc, unused-ignore]
+    """Makes its variables with the first batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = keras.layers.Dense(4), keras.layers.Dense(3)
+
+    def call(self, x: Any) -> Any:
+        return self.outer(self.inner(x))
+
+
+def case_what_is_made_with_the_first_batch_is_broadcast_after_it(rank: int, size: int) -> None:
+    for steps in (1, 2):
+        keras.utils.set_random_seed(rank)
+        model = Late()
+        optimizer = hvdk.DistributedOptimizer(keras.optimizers.Adam(0.01))
+        model.compile(optimizer, entropy, jit_compile=False, steps_per_execution=steps)
+        x, y = (mine(array, rank, size) for array in batch(0))
+        begin = hvdk.callbacks.BroadcastGlobalVariablesCallback(0)
+        model.fit(x, y, batch_size=ROWS // size // 4, epochs=2, verbose=0, callbacks=[begin])
+        same_everywhere([*model.variables, *model.optimizer.variables])
+
+
 def case_models_are_saved_under_their_own_names(rank: int, size: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.keras"

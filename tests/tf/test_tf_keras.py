@@ -92,6 +92,13 @@ for make in makers[1:]:  # one rank has loaded what it goes on with
     same_everywhere([*model.variables, *(kept() if callable(kept) else kept)])
     assert int(model.optimizer.iterations) == steps + 4 > 4, steps
 
+for steps in (1, 2):  # without an Input the variables come with the first batch
+    keras.utils.set_random_seed(rank)
+    model = keras.Sequential([keras.layers.Dense(3), keras.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(kinds.Adam(0.01)), "mse", steps_per_execution=steps)
+    model.fit(x[order], y[order], callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)], **rest)
+    same_everywhere([*model.variables, *model.optimizer.variables])
+
 keras.mixed_precision.set_global_policy("mixed_float16")
 for make in makers:
     model = net(1)
