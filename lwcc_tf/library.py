@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from lwcc import context  # loads the native module, which the plugin looks for
 from lwcc import ops as core
+from lwcc_tf import chaining
 
 # what LwccNumber can be asked for, as ops.c counts them
 RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, CROSS_RANK, CROSS_SIZE, INCLUDED = range(7)
@@ -32,6 +33,7 @@ def load() -> Any:
         raise ImportError(
             f"lwcc_tf: TensorFlow {tf.__version__} did not take the ops (it said why on stderr); versions from 2.16 do"
         )
+    chaining.install()
     return ops
 
 

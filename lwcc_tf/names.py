@@ -1,10 +1,11 @@
 """Names of collectives in functions: different for what may run at once, and equal on all ranks.
 
 The ops of a graph run side by side, also with the functions that it calls; these run one after the other, as TensorFlow
-chains calls that have effects. So the name of an op has to differ from the others' of its graph and from those in
-functions that its graph calls; no more. When a graph is complete, ops of its own whose names its functions have get a
-number. So names follow from the graph alone, not from what else was traced before, or how often: a rank that traces
-again, perhaps for a shape that it alone has, comes to the names that it had, and functions traced before keep theirs.
+chains calls that have effects (and chaining.py, in graphs of gradients). So the name of an op has to differ from the
+others' of its graph and from those in functions that its graph calls; no more. When a graph is complete, ops of its own
+whose names its functions have get a number. So names follow from the graph alone, not from what else was traced before,
+or how often: a rank that traces again, perhaps for a shape that it alone has, comes to the names that it had, and
+functions traced before keep theirs.
 """
 
 from __future__ import annotations

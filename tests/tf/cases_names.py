@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from casebook import equal, raises, run
 
@@ -112,6 +114,34 @@ def case_functions_for_many_elements_at_once_are_refused(rank: int, size: int) -
         y = hvd.allreduce(x, op=hvd.Sum)
     raises(kind, "gradient Jacobian experimental_use_pfor=False", lambda: tape.jacobian(y, x))
     assert equal(tf.map_fn(lambda row: hvd.allreduce(row, op=hvd.Sum), x), x * size)
+
+
+def case_gradients_of_a_function_that_is_called_several_times_meet_their_own(rank: int, size: int) -> None:
+    @tf.function
+    def inner(x: tf.Tensor) -> tf.Tensor:
+        return hvd.allreduce(x * x, op=hvd.Sum)
+
+    def calls(x: tf.Tensor) -> tf.Tensor:
+        return tf.add_n([tf.reduce_sum(inner(x * float(k))) * float(k) for k in range(1, 7)])
+
+    def gradient(of: Any, x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            value = of(x)
+        return tape.gradient(value, x)
+
+    def second(x: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(gradient(lambda y: tf.reduce_sum(inner(y)), x) ** 2)
+
+    ones = tf.ones([20_000])
+    first, again = tf.function(calls), tf.function(lambda x: calls(x) * 1.0)  # the last meets a gradient made before
+    ways = [calls, first, again, tf.function(lambda x: first(x) + 0.0)]
+    inside, twice = tf.function(functools.partial(gradient, first)), tf.function(second)
+    for _ in range(5):
+        for way in ways:
+            assert np.allclose(gradient(way, ones).numpy(), 2 * size * sum(k**3 for k in range(1, 7)))
+        assert np.allclose(inside(ones).numpy(), 2 * size * 441)
+        assert np.allclose(gradient(twice, ones).numpy(), 8 * size * size)
 
 
 if __name__ == "__main__":
