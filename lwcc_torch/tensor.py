@@ -19,6 +19,7 @@ CODES: dict[torch.dtype, int] = {
 }
 # float8 types: they are moved as bytes, and the core has no arithmetic for them
 MOVED = frozenset(t for name, t in vars(torch).items() if name.startswith("float8_") and isinstance(t, torch.dtype))
+COMPLEX = (torch.complex32, torch.complex64, torch.complex128)  # as pairs of real numbers that CODES has
 _EMPTY = torch.zeros(64, dtype=torch.uint8)  # lends its address to tensors without elements
 
 
@@ -43,11 +44,11 @@ def check(tensor: Any, what: str) -> None:
         raise ValueError(f"lwcc: {what} works on CPU tensors; this one is on {tensor.device}: pass tensor.cpu()")
     if tensor.layout is not torch.strided:
         raise ValueError(f"lwcc: {what} works on dense tensors, not {tensor.layout}; see sparse_allreduce_async")
-    if tensor.dtype not in CODES and not tensor.is_complex():
+    if tensor.dtype not in CODES and tensor.dtype not in COMPLEX:
         advice = (
             "; broadcast, allgather and alltoall do move it: reduce tensor.float()" if tensor.dtype in MOVED else ""
         )
-        known = ", ".join([*(str(dtype)[6:] for dtype in CODES), "complex32, complex64, complex128"])
+        known = ", ".join(str(dtype)[6:] for dtype in (*CODES, *COMPLEX))
         raise TypeError(f"lwcc: {what}: no collective for elements of type {tensor.dtype}, but for {known}{advice}")
     address(tensor, what)
 
