@@ -8,7 +8,7 @@ flag says "I train a parameter that the ranks have not agreed on", whereupon the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 import torch
@@ -16,6 +16,7 @@ import torch
 from lwcc import ops as core
 from lwcc.collectives import set_id
 from lwcc.ops import Op
+from lwcc_torch import sparse
 from lwcc_torch import tensor as memory
 from lwcc_torch.compression import Compression, Compressor
 
@@ -250,6 +251,40 @@ def _contributors(ticket: int) -> int:
 
 def _nothing(ticket: int) -> None:
     return None
+
+
+def settle(name: str, buckets: list[Bucket], first: bool) -> None:
+    """Set the gradients that this rank had not, and reduce the sparse ones, which all ranks now know of."""
+    waits: list[tuple[Slot, bool, Callable[[], torch.Tensor]]] = []
+    for bucket in buckets:
+        mine = set(bucket.absent)
+        for slot in bucket.absent:
+            somewhere = bool(bucket.flags[0, slot.position] != 0)
+            if not slot.silent:
+                slot.param.grad = slot.view() if somewhere and not slot.sparse else None
+        if not bool(bucket.flags[1].any()):
+            continue
+        for slot in bucket.slots:
+            if bucket.flags[1, slot.position] != 0:
+                own = sparse.as_rows(slot.param, None if slot in mine else slot.param.grad)
+                o = bucket.options
+                started = sparse.sparse_allreduce_async(own, f"{name}.sparse{slot.number}", o.op, o.process_set)
+                waits.append((slot, slot in mine and slot.silent, started))
+    for slot, alone, wait in waits:
+        reduced = wait()
+        slot.param.grad = slot.param.grad if alone else reduced
+        slot.sparse = slot.sparse or first  # the buckets are formed anew after the first round
+
+
+def cleared(slots: Iterable[Slot], fresh: Slot) -> bool:
+    """Tell whether all gradients of the round are gone, but for one that backward has just made anew."""
+    found = False
+    for slot in slots:
+        if slot.passes and slot is not fresh:
+            if slot.param.grad is not None:
+                return False
+            found = True
+    return found
 
 
 def divide(slots: Iterable[Slot], limit: int) -> list[list[Slot]]:

@@ -16,9 +16,9 @@ import torch
 
 from lwcc import context
 from lwcc import ops as core
-from lwcc_torch import engine, layout, sparse
+from lwcc_torch import engine, layout
 from lwcc_torch import tensor as memory
-from lwcc_torch.buckets import Bucket, Options, Slot, divide
+from lwcc_torch.buckets import Bucket, Options, Slot, cleared, divide, settle
 from lwcc_torch.comm_hook import comm_hook as comm_hook
 from lwcc_torch.engine import Call
 
@@ -136,18 +136,34 @@ class Reducer:
         # PATH 1/9: a gradient is ready; on the thread that runs backward
         if not self.round_open:
             self._open_round()
+        if slot.passes and cleared(self._slots.values(), slot):
+            self._start_over(slot)
         bucket, wanted = slot.bucket, self.passes_wanted
         slot.passes += 1
         if slot.passes > wanted or (bucket is not None and bucket.ticket is not None):
             self.spoilt = f"a gradient of {slot.name} was computed more than backward_passes_per_step={wanted} times"
             raise AssertionError(
-                f"lwcc: {self.spoilt} before step() or synchronize(); raise "
-                "backward_passes_per_step to accumulate locally"
+                f"lwcc: {self.spoilt} before step() or synchronize(); raise backward_passes_per_step to accumulate "
+                "locally, or call zero_grad() of the optimizer to drop what was computed before"
             )
         if self._order is None and slot.passes == wanted:
             self._arrived.append(slot)
         if bucket is not None:
             self._fill(slot, bucket)
+
+    def _start_over(self, slot: Slot) -> None:
+        """Drop the round whose gradients `module.zero_grad` has cleared; the slot has the first one of the next."""
+        fresh, in_flight = slot.param.grad, self.in_flight
+        if in_flight and not self.whole:
+            return
+        if in_flight:
+            self.drop()
+            for other in self._slots.values():
+                if other.hooked:
+                    other.param.grad = None
+            slot.param.grad = fresh
+        self.forget()
+        self._open_round()
 
     def _fill(self, slot: Slot, bucket: Bucket) -> None:
         dense = slot.deposit(self.options.sparse_as_dense)
@@ -243,7 +259,7 @@ class Reducer:
             engine.attempt(self._agree, failures)
         reduced = [b for b in buckets if b.ticket is not None and engine.attempt(b.finish, failures)]
         if not failures:
-            engine.attempt(lambda: self._settle(reduced, first), failures)
+            engine.attempt(lambda: settle(self.name, reduced, first), failures)
         self._announced = None
 
     def send_layout(self) -> None:
@@ -296,28 +312,6 @@ class Reducer:
         """Submit a bucket that did not fill."""
         bucket.collect(self.options.sparse_as_dense)
         bucket.submit(bool(self._news))
-
-    def _settle(self, buckets: list[Bucket], first: bool) -> None:
-        """Set the gradients that this rank had not, and reduce the sparse ones, which all ranks now know of."""
-        waits: list[tuple[Slot, bool, Callable[[], torch.Tensor]]] = []
-        for bucket in buckets:
-            mine = set(bucket.absent)
-            for slot in bucket.absent:
-                somewhere = bool(bucket.flags[0, slot.position] != 0)
-                if not slot.silent:
-                    slot.param.grad = slot.view() if somewhere and not slot.sparse else None
-            if not bool(bucket.flags[1].any()):
-                continue
-            for slot in bucket.slots:
-                if bucket.flags[1, slot.position] != 0:
-                    own = sparse.as_rows(slot.param, None if slot in mine else slot.param.grad)
-                    name, o = f"{self.name}.sparse{slot.number}", self.options
-                    started = sparse.sparse_allreduce_async(own, name, o.op, o.process_set)
-                    waits.append((slot, slot in mine and slot.silent, started))
-        for slot, alone, wait in waits:
-            reduced = wait()
-            slot.param.grad = slot.param.grad if alone else reduced
-            slot.sparse = slot.sparse or first  # the buckets are formed anew after the first round
 
     def _announce(self) -> None:
         """Send the order in which gradients appeared here, after their number. Does not block."""

@@ -66,6 +66,7 @@ class Distributed:
         Raises:
             LwccError: a reduction failed (`Mismatch`, `PeerLost`, `Timeout`...); none is pending any more.
             RuntimeError: gradients were changed since backward, while they were reduced, so the ranks' may differ now.
+                Changes through `.data`, numpy, or by setting one to None (which is then not stepped) are not seen.
         """
         self._synchronized = True
         if self._reducer is not None:

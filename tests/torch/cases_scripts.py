@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,21 +40,44 @@ def gan_step(g: nn.Module, d: nn.Module, opt_g: Any, opt_d: Any, data: tuple[tor
         p.requires_grad_(True)
 
 
+def dcgan_step(
+    g: nn.Module, d: nn.Module, opt_g: Any, opt_d: Any, data: tuple[torch.Tensor, torch.Tensor], at_once: bool = False
+) -> None:
+    """As DCGAN's script: the modules are cleared, not the optimizers, and the generator's loss goes through d."""
+    z, real = data
+    yes, no = torch.ones(len(z), 1, dtype=z.dtype), torch.zeros(len(z), 1, dtype=z.dtype)
+    d.zero_grad()
+    fake = g(z)
+    losses = bce(d(real), yes), bce(d(fake.detach()), no)
+    for loss in (sum(losses),) if at_once else losses:
+        loss.backward()  # type: ignore[union-attr]
+    opt_d.step()
+    g.zero_grad()
+    bce(d(fake), yes).backward()
+    opt_g.step()
+
+
 def case_a_gan_with_two_optimizers(rank: int, size: int) -> None:
+    for passes, step_of in ((1, gan_step), (2, dcgan_step), (1, functools.partial(dcgan_step, at_once=True))):
+        train_gan(rank, size, passes, step_of)
+
+
+def train_gan(rank: int, size: int, passes: int, step_of: Any) -> None:
     torch.manual_seed(1)
     g = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4)).double()
     d = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).double()
     alone_g, alone_d = copy.deepcopy(g), copy.deepcopy(d)
     plain = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (alone_g, alone_d)]
     made = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (g, d)]
-    opt_g, opt_d = (hvd.DistributedOptimizer(o, m.named_parameters()) for o, m in zip(made, (g, d)))
+    opt_g = hvd.DistributedOptimizer(made[0], g.named_parameters())
+    opt_d = hvd.DistributedOptimizer(made[1], d.named_parameters(), backward_passes_per_step=passes)
     hvd.broadcast_parameters(g.state_dict(), root_rank=0)
     hvd.broadcast_parameters(d.state_dict(), root_rank=0)
     mine = slice(rank * ROWS // size, (rank + 1) * ROWS // size)
     for step in range(4):
         z, real = noise(step), noise(100 + step) + 2
-        gan_step(alone_g, alone_d, plain[0], plain[1], (z, real))
-        gan_step(g, d, opt_g, opt_d, (z[mine], real[mine]))
+        step_of(alone_g, alone_d, plain[0], plain[1], (z, real))
+        step_of(g, d, opt_g, opt_d, (z[mine], real[mine]))
     close(g, alone_g, DOUBLE)
     close(d, alone_d, DOUBLE)
 
