@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,25 +39,27 @@ def gan_step(g: nn.Module, d: nn.Module, opt_g: Any, opt_d: Any, data: tuple[tor
         p.requires_grad_(True)
 
 
-def dcgan_step(
-    g: nn.Module, d: nn.Module, opt_g: Any, opt_d: Any, data: tuple[torch.Tensor, torch.Tensor], at_once: bool = False
-) -> None:
+def dcgan(at_once: bool) -> Any:
     """As DCGAN's script: the modules are cleared, not the optimizers, and the generator's loss goes through d."""
-    z, real = data
-    yes, no = torch.ones(len(z), 1, dtype=z.dtype), torch.zeros(len(z), 1, dtype=z.dtype)
-    d.zero_grad()
-    fake = g(z)
-    losses = bce(d(real), yes), bce(d(fake.detach()), no)
-    for loss in (sum(losses),) if at_once else losses:
-        loss.backward()  # type: ignore[union-attr]
-    opt_d.step()
-    g.zero_grad()
-    bce(d(fake), yes).backward()
-    opt_g.step()
+
+    def step(g: nn.Module, d: nn.Module, opt_g: Any, opt_d: Any, data: tuple[torch.Tensor, torch.Tensor]) -> None:
+        z, real = data
+        yes, no = torch.ones(len(z), 1, dtype=z.dtype), torch.zeros(len(z), 1, dtype=z.dtype)
+        d.zero_grad()
+        fake = g(z)
+        losses = bce(d(real), yes), bce(d(fake.detach()), no)
+        for loss in (sum(losses),) if at_once else losses:
+            loss.backward()  # type: ignore[union-attr]
+        opt_d.step()
+        g.zero_grad()
+        bce(d(fake), yes).backward()
+        opt_g.step()
+
+    return step
 
 
 def case_a_gan_with_two_optimizers(rank: int, size: int) -> None:
-    for passes, step_of in ((1, gan_step), (2, dcgan_step), (1, functools.partial(dcgan_step, at_once=True))):
+    for passes, step_of in ((1, gan_step), (2, dcgan(at_once=False)), (1, dcgan(at_once=True))):
         train_gan(rank, size, passes, step_of)
 
 
