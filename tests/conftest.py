@@ -23,6 +23,8 @@ WIRES = {
 }
 PRELUDE = "import numpy as np\nimport lwcc\nlwcc.init()\nrank, size = lwcc.rank(), lwcc.size()\n"
 TAIL = 40  # lines shown of each rank
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what is to run in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the programs under test shall inherit the default
 
 
 class Finished:
