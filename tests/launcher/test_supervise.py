@@ -195,8 +195,10 @@ def test_stop_and_continue_reach_the_ranks(lwccrun: Any) -> None:
     assert code == 0 and out.count("continued") == 2
 
 
-def test_sigkill_of_the_launcher_leaves_no_process(lwccrun: Any) -> None:
-    job = lwccrun("-np", "3", "sh", "-c", "trap '' TERM INT HUP; tail -f /dev/null & echo ready; wait")
+def test_sigkill_of_the_launcher_leaves_no_process(lwccrun: Any, tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    said.write_text("ready\n")  # by the children: in the middle of an exec a process has no environment to be found by
+    job = lwccrun("-np", "3", "sh", "-c", f"trap '' TERM INT HUP; tail -f {said} & wait")
     job.read_until(b"ready", 3)
     assert len(job.leftovers()) >= 7  # three shells, their children, the watchdog
     job.kill(signal.SIGKILL).process.wait()
