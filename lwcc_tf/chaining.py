@@ -14,6 +14,8 @@ from typing import Any, Callable
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
+from lwcc_tf.names import is_ours
+
 CALL = "StatefulPartitionedCall"  # functions that communicate have effects
 Gradient = Callable[..., Any]
 
@@ -29,7 +31,7 @@ def _communicates(graph: Any, name: str, seen: set[str]) -> bool:
         return True  # unknown: to wait does no harm
     definition = getattr(function, "definition", None) or function.cached_definition
     for node in definition.node_def:
-        if node.op.startswith("Lwcc"):
+        if is_ours(node.op):
             return True
         for value in node.attr.values():
             called = value.func.name

@@ -30,7 +30,8 @@ def _free(name: str, taken: Container[str]) -> str:
     return found
 
 
-def _is_ours(kind: str) -> bool:
+def is_ours(kind: str) -> bool:
+    """Tell whether an op of this type communicates."""
     return kind.startswith("Lwcc") and kind != "LwccNumber"
 
 
@@ -38,9 +39,9 @@ def _settle() -> None:
     """Number the ops of the graph that is being left, as its functions are known now."""
     graph = tf.compat.v1.get_default_graph()
     seen = _seen.get(graph, {})
-    ours = [op for op in graph.get_operations() if _is_ours(op.type)]
+    ours = [op for op in graph.get_operations() if is_ours(op.type)]
     nodes = (node for function in graph.as_graph_def().library.function for node in function.node_def)
-    taken = {node.attr["tensor_name"].s.decode() for node in nodes if _is_ours(node.op)}
+    taken = {node.attr["tensor_name"].s.decode() for node in nodes if is_ours(node.op)}
     for op in ours if taken else ():
         name = op.get_attr("tensor_name").decode()
         asked = seen.get(name, name)

@@ -27,6 +27,12 @@ if TYPE_CHECKING:
     from lwcc.process_sets import ProcessSet
 
 
+def refuse_copy(optimizer: Any, mark: str) -> None:
+    """Raise RuntimeError if what `DistributedOptimizer` has marked is a copy, which the mark does not come along to."""
+    if mark not in optimizer.__dict__:
+        raise RuntimeError("lwcc: this is a copy of a distributed optimizer; wrap a copy of the plain one instead")
+
+
 class AdasumDistributed:
     """What op=Adasum adds to an optimizer's class. All other methods are those of that class."""
 
@@ -61,8 +67,7 @@ class AdasumDistributed:
         If that fails the parameters keep the values that they had.
         A rank that does not train a parameter that others train counts as one whose step is zero, and keeps its value.
         """
-        if "_lwcc_name" not in self.__dict__:
-            raise RuntimeError("lwcc: this is a copy of a distributed optimizer; wrap a copy of the plain one instead")
+        refuse_copy(self, "_lwcc_name")
         before = {id(p): p.detach().clone() for group in self.param_groups for p in group["params"] if p.requires_grad}
         self._agree(before.keys())
         with torch.enable_grad():

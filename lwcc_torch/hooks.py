@@ -162,7 +162,8 @@ class Reducer:
                 if other.hooked:
                     other.param.grad = None
             slot.param.grad = fresh
-        self.forget()
+        else:
+            self.forget()
         self._open_round()
 
     def _fill(self, slot: Slot, bucket: Bucket) -> None:

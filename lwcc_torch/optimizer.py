@@ -39,8 +39,7 @@ class Distributed:
     @property
     def _reducer(self) -> Optional[Reducer]:
         """Who reduces; None where there is nothing to reduce with."""
-        if "_lwcc_reducer" not in self.__dict__:
-            raise RuntimeError("lwcc: this is a copy of a distributed optimizer; wrap a copy of the plain one instead")
+        adasum.refuse_copy(self, "_lwcc_reducer")
         return self.__dict__["_lwcc_reducer"]  # type: ignore[no-any-return]
 
     @property

@@ -90,7 +90,7 @@ bool order_drain(engine *e);
 bool order_coordinate(engine *e, pset *ps);
 void order_control(engine *e, int peer, const void *msg, size_t nbytes);
 void order_lost(engine *e, int peer, int status, const char *text);
-void order_bye(engine *e); /* to all; before it to whom this rank's leaving is due, if it is to one that is lost */
+void order_bye(engine *e); /* to all, after the news of the lost rank, if there is one */
 /* "rank 1 (host a, pid 7) has left (lwcc shutdown)", of a rank that has. Any thread that has seen it in a pset's left
  */
 void order_left_text(const engine *e, int peer, char *out, size_t cap);

@@ -164,13 +164,17 @@ void order_control(engine *e, int peer, const void *msg, size_t nbytes) {
   if (st < 0) fail_protocol(e, "negotiation", peer);
 }
 
+static void tell_all(engine *e, const bytes *entry, int but) {
+  for (int i = 0; i < e->size; i++)
+    if (i != e->rank && i != but && !channel_lost(e->ch, i)) send_frame(e, i, -1, entry);
+}
+
 static void tell_lost(engine *e, int lost, const char *text) {
   bytes entry = {0};
   bytes_u8(&entry, ENTRY_LOST);
   bytes_u32(&entry, (uint32_t)lost);
   bytes_text(&entry, text);
-  for (int i = 0; i < e->size; i++)
-    if (i != e->rank && i != lost && !channel_lost(e->ch, i)) send_frame(e, i, -1, &entry);
+  tell_all(e, &entry, lost);
   bytes_free(&entry);
 }
 
@@ -201,7 +205,6 @@ void order_bye(engine *e) {
   bytes entry = {0};
   bytes_u8(&entry, ENTRY_BYE);
   bytes_u32(&entry, (uint32_t)e->first_left);
-  for (int i = 0; i < e->size; i++)
-    if (i != e->rank && !channel_lost(e->ch, i)) send_frame(e, i, -1, &entry);
+  tell_all(e, &entry, -1);
   bytes_free(&entry);
 }
