@@ -164,17 +164,14 @@ void order_control(engine *e, int peer, const void *msg, size_t nbytes) {
   if (st < 0) fail_protocol(e, "negotiation", peer);
 }
 
-static void tell_all(engine *e, const bytes *entry, int but) {
-  for (int i = 0; i < e->size; i++)
-    if (i != e->rank && i != but && !channel_lost(e->ch, i)) send_frame(e, i, -1, entry);
-}
-
-static void tell_lost(engine *e, int lost, const char *text) {
+/* BYE, or with a text LOST, which does not go to the lost rank itself. */
+static void tell_all(engine *e, entry_kind kind, int rank, const char *text) {
   bytes entry = {0};
-  bytes_u8(&entry, ENTRY_LOST);
-  bytes_u32(&entry, (uint32_t)lost);
-  bytes_text(&entry, text);
-  tell_all(e, &entry, lost);
+  bytes_u8(&entry, (uint8_t)kind);
+  bytes_u32(&entry, (uint32_t)rank);
+  if (text) bytes_text(&entry, text);
+  for (int i = 0; i < e->size; i++)
+    if (i != e->rank && !(text && i == rank) && !channel_lost(e->ch, i)) send_frame(e, i, -1, &entry);
   bytes_free(&entry);
 }
 
@@ -184,7 +181,7 @@ void order_lost(engine *e, int peer, int status, const char *why) {
   if (e->has_left[peer] || e->leaving || engine_failed(e)) return;
   snprintf(text, sizeof text, "rank %d (host %s, pid %d) is gone: %.700s", peer, e->ids[peer].host, e->ids[peer].pid,
            why);
-  tell_lost(e, peer, text);
+  tell_all(e, ENTRY_LOST, peer, text);
   if (status == LWCC_ERR_PROTOCOL)
     engine_fail(e, status, text);
   else
@@ -201,10 +198,6 @@ void order_left_text(const engine *e, int peer, char *out, size_t cap) {
 /* The news of a lost rank may still be on its way to others, from who saw it: this rank's BYE must not come first. */
 void order_bye(engine *e) {
   int lost = atomic_load(&e->lost_rank);
-  if (engine_failed(e) == LWCC_ERR_PEER_LOST && lost >= 0) tell_lost(e, lost, e->failed_text);
-  bytes entry = {0};
-  bytes_u8(&entry, ENTRY_BYE);
-  bytes_u32(&entry, (uint32_t)e->first_left);
-  tell_all(e, &entry, -1);
-  bytes_free(&entry);
+  if (engine_failed(e) == LWCC_ERR_PEER_LOST && lost >= 0) tell_all(e, ENTRY_LOST, lost, e->failed_text);
+  tell_all(e, ENTRY_BYE, e->first_left, NULL);
 }
