@@ -58,8 +58,8 @@ def _private(count: int, kind: Any) -> Any:
     return np.zeros(count, kind)
 
 
-def _loop(series: Series, case: Case, collective: int, iterations: int) -> Any:
-    """Run the loop; return the seconds of each iteration: the longest over the ranks."""
+def time_loop(series: Series, case: Case, collective: int, iterations: int) -> Any:
+    """Run the loop, each iteration behind a barrier; return this rank's seconds of each."""
     _, code = buffer.target(case.output)
     loop = ffi.new("lwcc_loop *")
     given, output = ffi.from_buffer(case.given), ffi.from_buffer(case.output)
@@ -69,7 +69,12 @@ def _loop(series: Series, case: Case, collective: int, iterations: int) -> Any:
     status = lib.lwcc_time_loop(loop, ffi.cast("double *", ffi.from_buffer(seconds)))
     if status < 0:
         raise context.failure(status)
-    return raw.allreduce(seconds, op=ops.Max)
+    return seconds
+
+
+def _loop(series: Series, case: Case, collective: int, iterations: int) -> Any:
+    """Run the loop; return the seconds of each iteration: the longest over the ranks."""
+    return raw.allreduce(time_loop(series, case, collective, iterations), op=ops.Max)
 
 
 def term(rank: int, count: int, dtype: str) -> Any:

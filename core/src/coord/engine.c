@@ -193,6 +193,7 @@ int engine_bind(engine *e, channel *ch, node *nd) {
   e->stats.shared_memory = engine_set(e, 0)->named_shm != NULL;
   e->stats.engine = engine_set(e, 0)->named.engine;
   e->polled = e->stats.engine == LWCC_ENGINE_MPI;
+  e->guest = e->stats.engine == LWCC_ENGINE_GUEST;
   return LWCC_OK;
 }
 

@@ -23,6 +23,7 @@ typedef struct {
 typedef struct engine {
   int rank, size, cores; /* cores: that this node's ranks may use */
   bool polled;           /* what runs rings no bell (MPI): whoever drives must look again and again */
+  bool guest;            /* what runs needs this core for threads of its own (gloo): nobody spins while it does */
   bool crowded;          /* more ranks than cores: nobody spins */
   int64_t spins;         /* idle turns before a waiting caller yields */
   wire_cost cost;        /* of the wire; api/calibrate.c measures it */

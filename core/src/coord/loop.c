@@ -123,7 +123,8 @@ static void *background(void *arg) {
       if (++e->turns % LOOK_EVERY == 0) look_for_stalls(e);
       continue;
     }
-    if (e->running && (idle++ < YIELDS || e->polled)) { /* a collective is under way: the peers are at work too */
+    if (e->running && !e->guest &&
+        (idle++ < YIELDS || e->polled)) { /* a collective is under way: the peers are at work too */
       if (idle % LOOK_EVERY == 0) look_for_stalls(e);
       pthread_mutex_unlock(&e->lock);
       sched_yield();
@@ -153,6 +154,7 @@ static bool drive(engine *e, request *r, uint64_t deadline_ns, int yields) {
       idle = 0;
       continue;
     }
+    if (e->guest && e->running) return false;
     if (idle++ < e->spins)
       cpu_pause();
     else if (idle < e->spins + yields || (e->polled && e->running))
