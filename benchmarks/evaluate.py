@@ -24,7 +24,9 @@ def collectives(quick: bool, vs: str) -> list[tuple[str, list[str]]]:
     sides = [*rounds, *(["--vs", vs] if vs else [])]
     found = []
     for np in (2,) if quick else (2, 4, 8):
-        found.append((f"allreduce-{np}", ["allreduce", "-np", str(np), "-b", "1K", "-e", "64M", "-f", "16", *sides]))
+        few = ["--rounds", "3"] if np > 2 else []  # a minute each
+        sizes = ["-b", "1K", "-e", "64M", "-f", "16"]
+        found.append((f"allreduce-{np}", ["allreduce", "-np", str(np), *sizes, *sides, *few]))
     if not quick:
         for name in ("broadcast", "allgather", "reducescatter", "alltoall", "barrier"):
             found.append((f"{name}-2", [name, "-np", "2", "-b", "1K", "-e", "16M", "-f", "64", *sides]))

@@ -54,8 +54,8 @@ def headers() -> list[Path]:
     return [*(ROOT / "core").rglob("*.h"), *(ROOT / "tests").rglob("*.h")]
 
 
-def core_archive(mode: str, compiler: str = COMPILER, flags: tuple[str, ...] = ()) -> Path:
-    """Return the archive of the whole core in a mode, making what is out of date."""
+def core_archive(mode: str, compiler: str = COMPILER, flags: tuple[str, ...] = (), bare: tuple[str, ...] = ()) -> Path:
+    """Return the archive of the whole core in a mode, made where out of date; files named in `bare` without flags."""
     if (mode, compiler) in _archives:
         return _archives[mode, compiler]
     folder = ROOT / "build" / "c" / (mode if compiler == COMPILER else f"{mode}-{compiler}")
@@ -68,7 +68,7 @@ def core_archive(mode: str, compiler: str = COMPILER, flags: tuple[str, ...] = (
 
     def build(pair: tuple[Path, Path]) -> None:
         source, target = pair
-        options = [*COMMON, *(flags or MODES[mode]), *INCLUDE]
+        options = [*COMMON, *(() if source.name in bare else flags or MODES[mode]), *INCLUDE]
         compile_one(source, target, [compiler, *options, "-c", "-o", str(target), str(source)])
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
