@@ -279,7 +279,7 @@ static void test_a_sleeper_is_woken_by_data_by_death_and_by_wake(kind k) {
     }
     if (event == 2) leaving = begin_leaving(&p);
     uint64_t start = clock_ns();
-    channel_wait(p.ch[0], INT64_C(20000000000));
+    channel_wait(p.ch[0], INT64_C(20000000000), true);
     CHECK(clock_ns() - start < UINT64_C(15000000000), "%s: event %d did not wake", kind_names[k], event);
     channel_woken(p.ch[0]);
     CHECK(DRIVE(&p, event == 0 || p.seen[0].controls + p.seen[0].lost > before.controls + before.lost));

@@ -92,11 +92,12 @@ static int take_events(channel *ch, int set) {
   return n;
 }
 
-/* Ask the kernel, if it is time: on every turn with sockets, unless the last one waited for data and got none; then,
- * and without sockets, now and then, for dead peers. true: something was reported. Also a ring without a message
- * counts, because it has used up the sender's duty to ring: who was about to sleep has to say anew that it sleeps. */
+/* Ask the kernel, if it is time: on every turn with sockets, unless a few are awaited, which are tried unasked, or this
+ * is the last look of who is going to sleep, whom what stands there then wakes; else now and then, for dead peers.
+ * true: something was reported. Also a ring without a message counts, because it has used up the sender's duty to ring:
+ * who was about to sleep has to say anew that it sleeps. */
 static bool poll_events(channel *ch) {
-  bool ask = ch->nsockets > 0 && (ch->awaited == 0 || ch->awaited > FEW || ch->moved);
+  bool ask = ch->nsockets > 0 && !ch->asleep && (ch->awaited == 0 || ch->awaited > FEW);
   bool due = ask || atomic_load_explicit(&ch->poll_due, memory_order_relaxed);
   bool any = false;
   if (!due && ++ch->turns % ASK_EVERY != 0) return false;
@@ -144,7 +145,6 @@ int channel_progress(channel *ch) {
     settle_failures(ch);
     moved = true;
   }
-  ch->moved = moved;
   return moved;
 }
 
@@ -171,6 +171,7 @@ static void post(channel *ch, int peer, int cls, chan_io *io, bool sending) {
   if (p->lost || l->ended) return;
   bool first = !l->head;
   lane_append(l, io);
+  ch->awaited += first && cls != LINK_CONTROL && !p->link->ops->in_memory;
   if (ch->asleep && cls != LINK_CONTROL) arm_data(ch, true);
   if (sending && first && frame_pump_out(ch, peer, cls)) p->link->ops->flush(p->link);
 }
@@ -257,7 +258,6 @@ static void set_asleep(channel *ch, int asleep) {
 
 void channel_prepare_sleep(channel *ch) {
   set_asleep(ch, 1);
-  atomic_store_explicit(&ch->poll_due, true, memory_order_relaxed);
 }
 
 void channel_woken(channel *ch) {
@@ -265,12 +265,12 @@ void channel_woken(channel *ch) {
 }
 
 /* Polling the epoll descriptor tells that there are events and leaves them to whoever drives. */
-void channel_wait(channel *ch, int64_t timeout_ns) {
-  struct pollfd p[2] = {{.fd = ch->epoll_fd, .events = POLLIN}, {.fd = ch->wake_fd, .events = POLLIN}};
+void channel_wait(channel *ch, int64_t timeout_ns, bool peers) {
+  struct pollfd p[2] = {{.fd = ch->wake_fd, .events = POLLIN}, {.fd = ch->epoll_fd, .events = POLLIN}};
   struct timespec t = {.tv_sec = timeout_ns / 1000000000, .tv_nsec = timeout_ns % 1000000000};
-  ppoll(p, 2, timeout_ns < 0 ? NULL : &t, NULL);
+  ppoll(p, peers ? 2 : 1, timeout_ns < 0 ? NULL : &t, NULL);
   eventfd_t count;
-  if (p[1].revents && eventfd_read(ch->wake_fd, &count) == 0) {
+  if (p[0].revents && eventfd_read(ch->wake_fd, &count) == 0) {
     /* acq_rel: pairs with channel_wake. After the read: a wake between the two found woken set and wrote nothing, but
      * our caller looks for work after this. */
     atomic_exchange_explicit(&ch->woken, 0, memory_order_acq_rel);

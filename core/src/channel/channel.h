@@ -49,10 +49,11 @@ int channel_progress(channel *ch);
 /* Add a descriptor to the wait set (the node's): fn(arg) runs inside channel_progress when something came
  * (edge-triggered: fn reads until it would block). */
 int channel_watch(channel *ch, int fd, void (*fn)(void *arg), void *arg);
-/* Sleep until something may be done, channel_wake, or timeout_ns (-1: no limit). May be called WITHOUT the engine lock
- * by the one background thread. channel_prepare_sleep first (with the lock), then one more progress, then this. */
+/* Sleep until channel_wake, something may be done (peers), or timeout_ns (-1: no limit). May be called WITHOUT the
+ * engine lock by the one background thread. channel_prepare_sleep first (with the lock), then one more progress, then
+ * this. */
 void channel_prepare_sleep(channel *ch);
-void channel_wait(channel *ch, int64_t timeout_ns);
+void channel_wait(channel *ch, int64_t timeout_ns, bool peers);
 void channel_woken(channel *ch); /* with the lock, after waking or when a driver takes over: peers need not ring */
 void channel_wake(channel *ch);  /* any thread */
 /* The peer has said that it leaves: the end of its pipes is no failure. What it sent before stays readable, pipe by

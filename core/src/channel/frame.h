@@ -50,10 +50,9 @@ struct channel {
   int epoll_fd, wake_fd;
   int data_fd;      /* epoll set of the data sockets */
   int nsockets;     /* live links that need the kernel's report */
-  int awaited;      /* lanes of data sockets that had something to move in the last turn */
+  int awaited;      /* lanes of data sockets that had something to move in the last turn, and what came since */
   unsigned classes; /* of these lanes, as bits */
   bool shared;      /* they were of several classes */
-  bool moved;       /* the last turn moved something */
   bool asleep;      /* peers have to ring */
   bool data_due;    /* data_fd has reported something */
   bool data_armed;

@@ -79,8 +79,8 @@ void engine_lock(engine *e) {
 void engine_unlock(engine *e) {
   e->driven++;
   if (!e->napping && e->size > 1) arm(e); /* nobody rings for a rank that is alone */
-  bool more = engine_turn(e) || atomic_load_explicit(&e->q.outstanding, memory_order_relaxed) || e->running ||
-              !channel_idle(e->ch);
+  bool more = (!e->napping && engine_turn(e)) || atomic_load_explicit(&e->q.outstanding, memory_order_relaxed) ||
+              e->running || !channel_idle(e->ch);
   pthread_mutex_unlock(&e->lock);
   if (more && e->started) channel_wake(e->ch);
 }
@@ -105,9 +105,10 @@ static void sleep_until_work(engine *e) {
   int64_t limit = !e->stall_at_ns ? -1 : e->stall_at_ns > now ? (int64_t)(e->stall_at_ns - now) : 0;
   if (e->napping && (limit < 0 || limit > NAP_NS)) limit = NAP_NS;
   pthread_mutex_unlock(&e->lock);
-  if (!more) channel_wait(e->ch, limit);
+  if (!more) channel_wait(e->ch, limit, true);
+  /* not in line for it: who drives one call after another would have to wake us after each */
+  while (pthread_mutex_trylock(&e->lock) != 0) channel_wait(e->ch, NAP_NS, false);
   atomic_store(&e->sleeping, false);
-  pthread_mutex_lock(&e->lock);
   e->napping = false;
   disarm(e);
 }
