@@ -15,6 +15,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, Optional
 
+from lwcc import dtypes
+from lwcc.authoring import find
 from lwcc.launcher import info
 from lwcc.launcher.engines import ENGINES, Settings
 from lwcc.launcher.measure import size_text
@@ -34,9 +36,12 @@ class BenchError(RuntimeError):
 def parse_size(text: str) -> int:
     """Parse bytes with a suffix K, M or G; ValueError."""
     scale = {"k": 10, "m": 20, "g": 30}.get(text[-1:].lower(), 0)
-    value = float(text[:-1] if scale else text) * (1 << scale)
-    if value < 0 or value != int(value):
-        raise ValueError(f"{text!r} is not a number of bytes")
+    try:
+        value = float(text[:-1] if scale else text) * (1 << scale)
+        if value < 0 or value != int(value):
+            raise ValueError("negative, or a part of a byte")
+    except (ValueError, OverflowError):
+        raise ValueError(f"lwcc bench: {text!r} is not a number of bytes, such as 64, 4K, 1.5M or 1G") from None
     return int(value)
 
 
@@ -265,11 +270,36 @@ def announce(args: argparse.Namespace) -> dict[str, Any]:
     return header
 
 
+def check(args: argparse.Namespace) -> None:
+    """Refuse before any rank has started what cannot be measured, or could not be written; ValueError, OSError."""
+    pair = args.collective == "p2p"
+    for option, wrong, wanted in (
+        (
+            f"-np {args.np}",
+            args.np != 2 if pair else args.np < 1,
+            "2: a message has two ends" if pair else "at least 1",
+        ),
+        (f"--rounds {args.rounds}", args.rounds < 1, "at least 1"),
+        (f"--budget {args.budget:g}", not args.budget > 0, "seconds, more than 0"),
+        (f"--limit {args.limit:g}", not args.limit > 0, "seconds, more than 0"),
+        (f"--dtype {args.dtype}", args.dtype not in dtypes.NAMES, f"one of {', '.join(dtypes.NAMES)}"),
+    ):
+        if wrong:
+            raise ValueError(f"lwcc bench: {option}: expected {wanted}")
+    for name in filter(None, args.algorithm.split(",")):
+        if name != "shm":
+            find(name, "broadcast" if pair else args.collective)
+    if args.json:
+        with open(args.json, "a", encoding="utf-8"):  # to learn it before the work, not after
+            pass
+
+
 def run(args: argparse.Namespace) -> int:
     """Measure, print the table, write --json. Returns 1 if a result was wrong."""
     args.sizes = [1] if args.collective == "barrier" else sizes_between(
         parse_size(args.b), parse_size(args.e), args.f
     )  # fmt: skip
+    check(args)
     others = args.vs.split(",") if args.vs else []
     for name in others:
         if name not in ENGINES[1:]:
@@ -301,7 +331,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("-b", default="8", metavar="BYTES", help="first size, of the larger of input and output")
     parser.add_argument("-e", default="16M", metavar="BYTES", help="last size (suffixes K, M, G)")
     parser.add_argument("-f", type=float, default=8.0, metavar="X", help="each size is X times the one before")
-    parser.add_argument("--dtype", default="float32", help="numpy's name (default float32)")
+    parser.add_argument("--dtype", default="float32", help="of the elements: float32 (default), bfloat16, int8 ...")
     parser.add_argument("--in-place", action="store_true", help="input and output are one array")
     parser.add_argument("--registered", action="store_true", help="arrays in registered memory")
     parser.add_argument("--algorithm", default="", metavar="A,B", help="LWCC's algorithms to compare (lwcc algos)")

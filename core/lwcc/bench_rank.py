@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lwcc import buffer, context, inspection, memory, ops, raw
+from lwcc import context, dtypes, inspection, memory, ops, raw
 from lwcc._native import ffi, lib
 
 COLLECTIVES = (*ops.COLLECTIVE_NAMES, "p2p")
@@ -40,9 +40,14 @@ class Case(NamedTuple):
     length: int
 
 
+def storage(dtype: str) -> Any:
+    """Return numpy's type of an element in memory: bfloat16 is kept as uint16."""
+    return np.dtype(np.uint16 if dtype == "bfloat16" else dtype)
+
+
 def make(series: Series, nbytes: int) -> Case:
     """Allocate the arrays of one size; in place they are the same one where the collective allows it."""
-    kind, size = np.dtype(series.dtype), context.size()
+    kind, size = storage(series.dtype), context.size()
     total = max(1, nbytes // kind.itemsize)
     per_rank = series.collective in ("allgather", "reducescatter", "alltoall")
     count = max(1, total // size) if per_rank else total
@@ -60,10 +65,9 @@ def _private(count: int, kind: Any) -> Any:
 
 def time_loop(series: Series, case: Case, collective: int, iterations: int) -> Any:
     """Run the loop, each iteration behind a barrier; return this rank's seconds of each."""
-    _, code = buffer.target(case.output)
     loop = ffi.new("lwcc_loop *")
     given, output = ffi.from_buffer(case.given), ffi.from_buffer(case.output)
-    loop.collective, loop.dtype, loop.op = collective, code, int(ops.Sum)
+    loop.collective, loop.dtype, loop.op = collective, dtypes.CODES[series.dtype], int(ops.Sum)
     loop.input, loop.output, loop.count, loop.iterations = given, output, case.length, iterations
     seconds = np.zeros(iterations)
     status = lib.lwcc_time_loop(loop, ffi.cast("double *", ffi.from_buffer(seconds)))
@@ -78,22 +82,34 @@ def _loop(series: Series, case: Case, collective: int, iterations: int) -> Any:
 
 
 def term(rank: Any, index: Any, dtype: str) -> Any:
-    """What rank gives at these positions: the same on every call, in the element type."""
-    if np.dtype(dtype).kind == "f":
-        return ((index * 0.37 + rank * 0.61) % 1.0 + 0.25).astype(dtype)
-    return ((index + 3 * rank) % 7).astype(dtype)
+    """What rank gives at these positions: the same on every call, as it stands in memory."""
+    if "float" not in dtype:
+        return ((index + 3 * rank) % 7).astype(dtype)
+    value = (index * 0.37 + rank * 0.61) % 1.0 + 0.25
+    if dtype != "bfloat16":
+        return value.astype(dtype)
+    bits = value.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def number(array: Any, dtype: str) -> Any:
+    """What stands in memory, in float64."""
+    if dtype == "bfloat16":
+        array = (array.astype(np.uint32) << 16).view(np.float32)
+    return array.astype(np.float64)
 
 
 def expected(series: Series, count: int, index: Any) -> Any:
     """The result of this rank at these positions, in float64. count: as that of the raw call."""
-    me, name = context.rank(), series.collective
+    me, name, dtype = context.rank(), series.collective, series.dtype
     if name in ("broadcast", "p2p"):
-        return term(0, index, series.dtype).astype(np.float64)
+        return number(term(0, index, dtype), dtype)
     if name in ("allgather", "alltoall"):
         first = me * count if name == "alltoall" else 0
-        return term(index // count, first + index % count, series.dtype).astype(np.float64)
+        return number(term(index // count, first + index % count, dtype), dtype)
     index = index + me * count if name == "reducescatter" else index
-    return sum(term(r, index, series.dtype).astype(np.float64) for r in range(context.size()))
+    total = sum(number(term(r, index, dtype), dtype) for r in range(context.size()))
+    return total if "float" in dtype else total.astype(np.int64).astype(dtype).astype(np.float64)  # wraps; bool: or
 
 
 def wrong(series: Series, case: Case, collective: int) -> int:
@@ -106,9 +122,9 @@ def wrong(series: Series, case: Case, collective: int) -> int:
     index = np.arange(case.output.size)
     index = index if index.size <= 2 * CHECKED else np.r_[index[:CHECKED], index[-CHECKED:]]
     want = expected(series, case.length, index)
-    got = case.output[index].astype(np.float64)
-    kind = np.dtype(series.dtype)
-    slack = np.finfo(kind).eps * context.size() if kind.kind == "f" else 0.0
+    got = number(case.output[index], series.dtype)
+    eps = 2.0**-7 if series.dtype == "bfloat16" else np.finfo(series.dtype).eps if "float" in series.dtype else 0.0
+    slack = eps * context.size()
     bad = np.count_nonzero(~(np.abs(got - want) <= slack * np.abs(want)))
     return int(raw.allreduce(np.array([bad], np.int64))[0])
 
@@ -127,7 +143,7 @@ def measure(series: Series, nbytes: int) -> list[dict[str, Any]]:
     collective = COLLECTIVES.index(series.collective)
     case = make(series, nbytes)
     rows = []
-    fold = np.median(_loop(series, Case(np.zeros(case.length, series.dtype), case.output, case.length),
+    fold = np.median(_loop(series, Case(np.zeros(case.length, storage(series.dtype)), case.output, case.length),
                            lib.LWCC_TIME_FOLD, 7)) if case.output.nbytes else 0.0  # fmt: skip
     for algorithm in series.algorithms:
         forced = "broadcast" if series.collective == "p2p" else series.collective
@@ -141,7 +157,7 @@ def measure(series: Series, nbytes: int) -> list[dict[str, Any]]:
                 "count": case.length, "algorithm": algorithm, "iterations": len(seconds),
                 "t_med": float(np.median(seconds)), "t_p99": float(seconds[int(0.99 * (len(seconds) - 1))]),
                 "cv": float(seconds.std() / seconds.mean()), "wrong": bad, "t_fold": float(fold),
-                "fold_nbytes": case.length * np.dtype(series.dtype).itemsize,
+                "fold_nbytes": case.length * storage(series.dtype).itemsize,
             }
         )  # fmt: skip
     return rows

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lwcc import bench, tune
+from lwcc.__main__ import main
 
 
 def test_sizes() -> None:
@@ -57,6 +58,8 @@ def run(tmp_path: Path, *arguments: str, code: int = 0) -> tuple[str, Any]:
         ("broadcast", "--registered"),
         ("allgather", "-np", "3"),
         ("reducescatter", "--dtype", "int32"),
+        ("reducescatter", "-np", "3", "--dtype", "bfloat16"),
+        ("allreduce", "-np", "3", "--algorithm", ",ring", "--dtype", "bool", "--in-place"),
         ("alltoall", "-np", "3", "--registered"),
         ("barrier",),
     ],
@@ -67,6 +70,32 @@ def test_every_collective_is_timed_and_right(tmp_path: Path, arguments: tuple[st
     assert rows and all(row["wrong"] == 0 and row["t_med"] > 0 and row["vs_best"] >= 1 for row in rows)
     assert len(rows) == {"allreduce": 6, "barrier": 1}.get(arguments[0], 3), out
     assert all(name in out for name in bench.HEADS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("allreduce", "-np", "0"), "-np 0: expected at least 1"),
+        (("p2p", "-np", "3"), "-np 3: expected 2"),
+        (("allreduce", "--dtype", "float33"), "--dtype float33: expected one of uint8"),
+        (("allreduce", "-b", "1Q"), "'1Q' is not a number of bytes"),
+        (("allreduce", "-b", "nan"), "'nan' is not a number of bytes"),
+        (("allreduce", "--rounds", "0"), "--rounds 0: expected at least 1"),
+        (("allreduce", "--budget", "0"), "--budget 0: expected seconds"),
+        (("allreduce", "--limit", "-1"), "--limit -1: expected seconds"),
+        (("allreduce", "--algorithm", "ring,rign"), "allreduce has no algorithm 'rign'; known: circulant"),
+        (("barrier", "--json", "no/such/folder/x.json"), "No such file or directory: 'no/such/folder/x.json'"),
+        (("barrier", "--vs", "mpi,nccl"), "--vs nccl: known are mpi, gloo"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_a_rank_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bench, "run_engine", lambda *_: pytest.fail("a rank would start"))
+        patch.chdir(tmp_path)
+        assert main(["bench", *arguments]) != 0
+    assert said in capsys.readouterr().err
 
 
 def test_a_wire_is_fitted_and_stored(tmp_path: Path) -> None:
