@@ -27,6 +27,16 @@ AGREE = 0.95
 
 def read(path: Path) -> dict[Cell, list[float]]:
     """Return the times of each cell, one for each round. Raises ValueError if there are none, or two of a cell."""
+    try:
+        return cells_of(path)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: not what was expected in such a file: {type(error).__name__}: {error}") from None
+
+
+def cells_of(path: Path) -> dict[Cell, list[float]]:
+    """Do the work of `read`."""
+    if not path.exists():
+        raise ValueError(f"{path}: there is no such file or folder")
     if path.suffix == ".csv":
         with path.open(encoding="utf-8", newline="") as file:
             rows = [(cell_of(row), [float(t) for t in row["rounds_s"].split()]) for row in csv.DictReader(file)]
@@ -50,7 +60,12 @@ def records(path: Path) -> list[dict[str, Any]]:
     files: Iterable[Path] = [path] if path.suffix == ".json" else []
     if path.is_dir():
         files = [*sorted(path.glob("*.json")), *sorted(path.glob("*/run.json"))]
-    found = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    found = []
+    for file in files:
+        try:
+            found.append(json.loads(file.read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise ValueError(f"{file}: no JSON, or not all of it: {error}") from None
     return [record for record in found if isinstance(record, dict) and record.get("kind") in ("bench", "baseline")]
 
 
@@ -109,12 +124,15 @@ def main(argv: list[str] | None = None) -> int:
     kind.add_argument("--record", type=Path, metavar="FILE.csv")
     parser.add_argument("paths", type=Path, nargs="+")
     a = parser.parse_args(argv)
-    if a.record:
-        record(a.record, a.paths[0])
-        return 0
-    if len(a.paths) != 2:
-        parser.error("give two evaluations")
-    first, second = (read(path) for path in a.paths)
+    if len(a.paths) != (1 if a.record else 2):
+        parser.error("give one evaluation" if a.record else "give two evaluations")
+    try:
+        first, second = read(a.paths[0]), read(a.paths[-1])
+        if a.record:
+            record(a.record, a.paths[0])
+            return 0
+    except (ValueError, OSError) as error:
+        parser.exit(2, f"compare.py: {error}\n")
     if a.agree:
         share, against = agreement(rivalry(first), rivalry(second))
         for cell in against:

@@ -15,7 +15,16 @@ from lwcc.launcher import info
 from lwcc.launcher.args import LaunchSpec
 from lwcc.launcher.engines import Settings
 from lwcc.launcher.env import cores
-from lwcc.launcher.measure import Run, agreement, histogram, read_journals, read_output, read_stamps, size_text
+from lwcc.launcher.measure import (
+    Run,
+    agreement,
+    histogram,
+    read_journals,
+    read_output,
+    read_stamps,
+    script_of,
+    size_text,
+)
 from lwcc.launcher.net import Network
 
 
@@ -52,7 +61,7 @@ def find_variants(spec: LaunchSpec) -> tuple[list[Variant], str]:
 def run_baseline(spec: LaunchSpec, command: Sequence[str], network: Network | None = None) -> int:
     """Run everything; print the table and write the run directory. The exit code is that of the first failed run."""
     variants, version = find_variants(spec)
-    stem = os.path.splitext(os.path.basename(spec.command[0]))[0]
+    stem = os.path.splitext(script_of(spec.command))[0]
     folder = spec.log_dir or f"lwcc-{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     os.makedirs(folder, exist_ok=True)
     began = time.strftime("%Y-%m-%dT%H:%M:%S%z")

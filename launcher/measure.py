@@ -122,6 +122,11 @@ def histogram(counts: list[int]) -> str:
     return ", ".join(found) if found else "none"
 
 
+def script_of(command: Sequence[str]) -> str:
+    """Return the name by which a reader knows a command: its script's, also behind an interpreter."""
+    return os.path.basename(next((word for word in command if word.endswith(".py")), command[0]))
+
+
 def size_text(nbytes: float) -> str:
     """Bytes as people read them."""
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
 from lwcc import charts, figures, page, verdict
-from lwcc.launcher.measure import agreement, histogram, size_text
+from lwcc.launcher.measure import agreement, histogram, script_of, size_text
 
 Rows = list[list[str]]  # the first one holds the heads
 
@@ -209,8 +209,7 @@ def training_part(record: dict[str, Any], number: int) -> Section:
     """Throughput, losses and step times of one training run."""
     last_first = {run["variant"]: run for run in reversed(record["runs"])}
     firsts = {name: last_first[name] for name in record["settings"] if name in last_first}
-    script = os.path.basename(record["command"][0])
-    title = f"{script}, {record['np']} ranks{_network(record)}"
+    title = f"{script_of(record['command'])}, {record['np']} ranks{_network(record)}"
     speeds = [(name, _middle([r["samples_per_s"] for r in record["runs"] if r["variant"] == name])) for name in firsts]
     steps = [
         charts.Line(n, [charts.Point(i + 1, v * 1e3, label=f"step {i + 1}, {_seconds(v)}")

@@ -57,9 +57,24 @@ def test_two_evaluations_agree_unless_they_contradict(compare: Any, tmp_path: Pa
     assert "contradicted: allreduce 2 1024 mpi" in said and "contradicted: training train.py --steps 9 2 mpi" in said
 
 
-def test_nothing_to_compare_is_an_error(compare: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no figures"):
-        compare.main([str(tmp_path), str(tmp_path)])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "there is no such file"),
+        ("[]", "no figures of lwcc bench"),
+        ('{"kind": "bench", "np"', "x.json: no JSON, or not all of it"),
+        ('{"kind": "bench", "np": 2}', "x.json: not what was expected in such a file: KeyError: 'net'"),
+    ],
+)
+def test_nothing_to_compare_is_an_error(compare: Any, tmp_path: Path, capsys: Any, text: Any, said: str) -> None:
+    file = tmp_path / "x.json"
+    if text is not None:
+        file.write_text(text)
+    for arguments in ([str(file), str(file)], ["--record", str(tmp_path / "x.csv"), str(file)]):
+        with pytest.raises(SystemExit) as stopped:
+            compare.main(arguments)
+        assert stopped.value.code == 2 and said in capsys.readouterr().err
+    assert not (tmp_path / "x.csv").exists()
 
 
 def test_a_cell_measured_twice_is_an_error(compare: Any, tmp_path: Path) -> None:
