@@ -26,6 +26,7 @@ from lwcc.launcher.measure import (
     size_text,
 )
 from lwcc.launcher.net import Network
+from lwcc.launcher.supervise import ENDING
 
 
 @dataclass(frozen=True)
@@ -65,16 +66,21 @@ def run_baseline(spec: LaunchSpec, command: Sequence[str], network: Network | No
     folder = spec.log_dir or f"lwcc-{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     os.makedirs(folder, exist_ok=True)
     began = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    turns = [(variant, repeat + 1) for repeat in range(spec.repeat) for variant in variants]
     runs: list[Run] = []
-    for repeat in range(spec.repeat):
-        for variant in variants:
-            _say(f"--- {variant.name}, run {repeat + 1} of {spec.repeat} ({variant.settings.text()})")
-            runs.append(_run_one(spec, command, variant, os.path.join(folder, f"{variant.name}-{repeat + 1}"), network))
+    for variant, repeat in turns:
+        _say(f"--- {variant.name}, run {repeat} of {spec.repeat} ({variant.settings.text()})")
+        runs.append(_run_one(spec, command, variant, os.path.join(folder, f"{variant.name}-{repeat}"), network))
+        if runs[-1].code in ENDING.values() and len(runs) < len(turns):
+            _say(f"ended by a signal; left out: {', '.join(f'{v.name}-{n}' for v, n in turns[len(runs) :])}")
+            break
+    begun = {run.variant for run in runs}
     record = {
         "kind": "baseline", "lwcc_version": info.version(), "np": spec.np, "command": list(spec.command),
         "cwd": os.getcwd(), "argv": sys.argv, "started": began, "machine": info.machine(), "mpi": version,
         "net": network.describe() if network is not None else "",
-        "settings": {v.name: v.settings.text() for v in variants}, "runs": [run.as_record() for run in runs],
+        "settings": {v.name: v.settings.text() for v in variants if v.name in begun},
+        "runs": [run.as_record() for run in runs],
     }  # fmt: skip
     path = os.path.join(folder, "run.json")
     with open(path, "w", encoding="utf-8") as file:

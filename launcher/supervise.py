@@ -29,8 +29,8 @@ SETTLE_S = 2.0  # survivors that use LWCC may report the lost rank themselves be
 # ranks may live until their agent misses us, so that their peers take as much longer to know
 _READ_NBYTES = 1 << 18
 _FORWARDED_TO_RANKS = (signal.SIGUSR1, signal.SIGUSR2)  # not to data loader workers, which these would kill
-_ENDING = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
-_HANDLED = (*_ENDING, *_FORWARDED_TO_RANKS, signal.SIGTSTP, signal.SIGCONT, signal.SIGCHLD)
+ENDING = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}  # what ends a job, and its exit code
+_HANDLED = (*ENDING, *_FORWARDED_TO_RANKS, signal.SIGTSTP, signal.SIGCONT, signal.SIGCHLD)
 
 
 class Meet(NamedTuple):
@@ -212,7 +212,7 @@ class Supervisor:
             self._take_signal(signal.Signals(number))
 
     def _take_signal(self, signum: signal.Signals) -> None:
-        if signum in _ENDING:
+        if signum in ENDING:
             self._take_ending_signal(signum)
         elif signum in _FORWARDED_TO_RANKS:
             for rank in self._alive():
@@ -226,7 +226,7 @@ class Supervisor:
         if signum != signal.SIGINT or self._code is None:
             if signum == signal.SIGINT:
                 self._say(f"\nlwccrun: interrupting {len(self._alive())} ranks; again to kill now\n")
-            self._end_with(_ENDING[signum], signum)
+            self._end_with(ENDING[signum], signum)
         else:  # a second Ctrl-C, or one while the job is ending anyway
             self._escalation = [(time.monotonic(), signal.SIGKILL)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -132,3 +133,16 @@ def test_the_command_starts_every_rank_through_the_translator() -> None:
     command = mpi.command(found, Settings("mpi", ("-bind-to", "none")), 3, ["python", "t.py"])
     assert command[:5] == ["/x/mpiexec", "-bind-to", "none", "-np", "3"]
     assert command[-3].endswith("mpirank.py") and command[-2:] == ["python", "t.py"]
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_whole_comparison(lwccrun: Any, tmp_path: Path, signum: int, code: int) -> None:
+    script = lwccrun.script("import signal\nprint('ready', flush=True)\nwhile True: signal.pause()")
+    folder = tmp_path / "runs"
+    job = lwccrun("-np", "2", "--baseline", "gloo", "--repeat", "2", "--log-dir", str(folder), script)
+    job.read_until(b"ready", 2)
+    got, out, err = job.kill(signum).finish()
+    assert got == code and f"exit {code}" in out
+    assert "ended by a signal; left out: gloo-1, lwcc-2, gloo-2" in err
+    record = json.loads((folder / "run.json").read_text())
+    assert [run["variant"] for run in record["runs"]] == ["lwcc"] == list(record["settings"])
