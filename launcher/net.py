@@ -78,7 +78,9 @@ def parse_net(text: str) -> NetSpec:
         key, equals, value = part.strip().partition("=")
         if not equals:
             key, value = "rate", key
-        if key not in ("nodes", "rate", "delay", "loss", "cc") or key in found:
+        if key in found:
+            raise argparse.ArgumentTypeError(f"{part!r}: {key} is {found[key]!r} already")
+        if key not in ("nodes", "rate", "delay", "loss", "cc"):
             raise argparse.ArgumentTypeError(
                 f"{part!r}: expected nodes=N, rate=1gbit, delay=100us, loss=0.1% or cc=NAME"
             )
@@ -88,6 +90,8 @@ def parse_net(text: str) -> NetSpec:
     for key, form, example in (("rate", _RATE, "1gbit"), ("delay", _DELAY, "100us"), ("loss", _LOSS, "0.1%")):
         if key in found and not form.fullmatch(found[key]):
             raise argparse.ArgumentTypeError(f"{key}={found[key]!r}: expected something like {example}")
+    if "loss" in found and float(found["loss"].rstrip("%")) >= 100:
+        raise argparse.ArgumentTypeError(f"loss={found['loss']!r}: nothing would arrive; expected less than 100%")
     nodes = found.get("nodes", "0")
     if not nodes.isdigit() or int(nodes) > MAX_NODES or (nodes == "0" and "nodes" in found):
         raise argparse.ArgumentTypeError(f"nodes={nodes!r}: expected 1 to {MAX_NODES}")

@@ -46,7 +46,18 @@ def test_what_is_asked_for() -> None:
     assert parse_net("none,nodes=2") == NetSpec(2)
     assert parse_net("2.5gbit").bits_per_s() == 2.5e9
     assert parse_net("none,delay=1.5ms").delay_ns() == 1_500_000 and parse_net("none,loss=5%").loss_share() == 0.05
-    for text in ("", "fast", "1gb", "nodes=0", "nodes=x", "nodes=65", "rate=1gbit,2gbit", "speed=1", "loss=1"):
+    for text in (
+        "",
+        "fast",
+        "1gb",
+        "nodes=0",
+        "nodes=x",
+        "nodes=65",
+        "rate=1gbit,2gbit",
+        "speed=1",
+        "loss=1",
+        "loss=100%",
+    ):
         with pytest.raises(argparse.ArgumentTypeError):
             parse_net(text)
 
