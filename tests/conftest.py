@@ -23,8 +23,10 @@ WIRES = {
 }
 PRELUDE = "import numpy as np\nimport lwcc\nlwcc.init()\nrank, size = lwcc.rank(), lwcc.size()\n"
 TAIL = 40  # lines shown of each rank
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what is to run in the background
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # the programs under test shall inherit the default
+# a shell has these two ignored in what it starts in the background; the programs under test shall inherit the default
+for _number, _default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _default)
 
 
 class Finished:
