@@ -188,11 +188,12 @@ def submit_pointer(
     return submit(name, signature, ptr_in, ptr_out)
 
 
-def submit(name: str, signature: tuple[Any, ...], ptr_in: Any, ptr_out: Any) -> int:
+def submit(name: str, signature: tuple[Any, ...], ptr_in: Any, ptr_out: Any, blocking: int = 0) -> int:
     """Submit one request whose fields come as a tuple: (collective, shape, dtype, op, root, process_set, splits,
     prescale, postscale, priority, algorithm), as the arguments of `submit_pointer`.
 
     A pointer is an address or what `ffi.from_buffer` gives (faster; keeps its array alive only while it is held).
+    blocking: 1 if `wait` follows at once, which then drives; the coordination thread is not woken.
     """
     # PATH 3/9: from Python into the core; on the caller's thread
     prepared, names, tickets = _scratch.fields
@@ -202,6 +203,7 @@ def submit(name: str, signature: tuple[Any, ...], ptr_in: Any, ptr_out: Any) -> 
         pointers[0], pointers[1] = ptr_in, ptr_out
     else:
         request.input, request.output = ptr_in, ptr_out
+    request.blocking = blocking
     status = _submit(request, 1, tickets)
     if status < 0:
         raise context.failure(status)
@@ -313,11 +315,12 @@ def _sweep() -> None:
 
 def run(name: str, signature: tuple[Any, ...], ptr_in: Any, ptr_out: Any, keep: Any) -> None:
     """Submit one request (as `submit`), wait for it, give its ticket back. `keep` lives until the request is done."""
-    ticket = submit(name, signature, ptr_in, ptr_out)
+    ticket = submit(name, signature, ptr_in, ptr_out, 1)
     try:
         wait(ticket)
     except BaseException:
-        _orphans.append((context.epoch(), ticket, keep))  # perhaps Ctrl-C, and still pending
+        _sleep(ticket, 0.0)  # perhaps Ctrl-C, and still pending: from here on the coordination thread's
+        _orphans.append((context.epoch(), ticket, keep))
         raise
     _release(ticket)
 

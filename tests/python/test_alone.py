@@ -7,6 +7,8 @@ import os
 import pickle
 import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -245,3 +247,22 @@ def test_a_ticket_that_was_never_filled_goes_in_silence(monkeypatch: pytest.Monk
     del made
     gc.collect()
     assert seen == []
+
+
+def wakings() -> int:
+    """How often the coordination thread has gone to sleep."""
+    for task in Path("/proc/self/task").iterdir():
+        if (task / "comm").read_text().strip() == "lwcc":
+            lines = (task / "status").read_text().splitlines()
+            return int(next(line for line in lines if line.startswith("voluntary_ctxt_switches")).split()[1])
+    raise AssertionError("there is no coordination thread")
+
+
+def test_a_blocking_call_wakes_nobody(alone: Any) -> None:
+    array, calls = np.ones(4, np.float32), 4000
+    alone.allreduce_(array, name="a", op=alone.Max)
+    before, began = wakings(), time.monotonic()
+    for _ in range(calls):
+        alone.allreduce_(array, name="a", op=alone.Max)
+    naps = (time.monotonic() - began) / 250e-6  # it may look in by itself every half millisecond
+    assert wakings() - before < calls / 4 + naps
