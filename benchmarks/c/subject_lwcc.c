@@ -58,6 +58,7 @@ static int run_named(void *ctx, int collective, void *in, void *out, size_t coun
   const functions *f = ctx;
   int64_t shape = (int64_t)count;
   lwcc_request r = allreduce_of("bench", &shape, in, out);
+  r.blocking = 1;
   lwcc_ticket t;
   if (collective != BENCH_ALLREDUCE || f->submit(&r, 1, &t)) return 1;
   int st = f->wait(t, -1.0);
