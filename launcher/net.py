@@ -8,6 +8,7 @@ Nothing has a name outside: when lwccrun and the nodes are gone, even by SIGKILL
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import glob
 import json
@@ -29,9 +30,9 @@ _NET = "10.77.0"
 HUB = f"{_NET}.254"
 MAX_NODES = 64
 RELAY_CEILING = "at most about 4 Gbit/s with delay alone, 1 Gbit/s with loss"
-_RATE = re.compile(r"(\d+(?:\.\d+)?)(k|m|g|t)?bit")
-_DELAY = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s)")
-_LOSS = re.compile(r"(\d+(?:\.\d+)?)%")
+_RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)(k|m|g|t)?bit")
+_DELAY = re.compile(r"([0-9]+(?:\.[0-9]+)?)(us|ms|s)")
+_LOSS = re.compile(r"([0-9]+(?:\.[0-9]+)?)%")
 _SEED = 20240229  # of the relays' losses
 
 
@@ -90,18 +91,29 @@ def parse_net(text: str) -> NetSpec:
     for key, form, example in (("rate", _RATE, "1gbit"), ("delay", _DELAY, "100us"), ("loss", _LOSS, "0.1%")):
         if key in found and not form.fullmatch(found[key]):
             raise argparse.ArgumentTypeError(f"{key}={found[key]!r}: expected something like {example}")
-    if "loss" in found and float(found["loss"].rstrip("%")) >= 100:
-        raise argparse.ArgumentTypeError(f"loss={found['loss']!r}: nothing would arrive; expected less than 100%")
-    nodes = found.get("nodes", "0")
-    if not nodes.isdigit() or int(nodes) > MAX_NODES or (nodes == "0" and "nodes" in found):
+    nodes = found.get("nodes", "1")
+    if not re.fullmatch("[0-9]{1,4}", nodes) or not 1 <= int(nodes) <= MAX_NODES:
         raise argparse.ArgumentTypeError(f"nodes={nodes!r}: expected 1 to {MAX_NODES}")
-    return NetSpec(
-        int(nodes), found.get("rate", ""), found.get("delay", ""), found.get("loss", ""), found.get("cc", "")
+    spec = NetSpec(
+        int(found.get("nodes", "0")), found.get("rate", ""), found.get("delay", ""), found.get("loss", ""),
+        found.get("cc", ""),
+    )  # fmt: skip
+    limits: tuple[tuple[str, float, float, float, str], ...] = (
+        ("rate", spec.bits_per_s(), 1e3, 1e12, "1kbit to 1tbit"),
+        ("delay", spec.delay_ns(), 0, 10e9, "at most 10s"),
+        ("loss", spec.loss_share(), 0, 0.99, "at most 99%"),
     )
+    for name, number, least, most, wanted in limits:
+        if name in found and not least <= number <= most:
+            raise argparse.ArgumentTypeError(f"{name}={found[name]!r}: expected {wanted}")
+    return spec
 
 
 def _do(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except subprocess.TimeoutExpired:
+        raise CannotRun(f"--net: {' '.join(command)}: no end after 20 s", 1) from None
     if done.returncode:
         raise CannotRun(f"--net: {' '.join(command)}: {done.stderr.strip() or done.returncode}", 1)
     return done.stdout
@@ -121,8 +133,9 @@ def _remove_left_over() -> None:
     """Remove the folders of launchers that were killed; the kernel has removed the rest."""
     for path in glob.glob(os.path.join(tempfile.gettempdir(), _FOLDER + "*-*")):
         owner = os.path.basename(path)[len(_FOLDER) :].partition("-")[0]
-        if owner.isdigit() and not os.path.exists(f"/proc/{owner}") and os.stat(path).st_uid == os.geteuid():
-            shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):  # another launcher may be at it too
+            if owner.isdigit() and not os.path.exists(f"/proc/{owner}") and os.stat(path).st_uid == os.geteuid():
+                shutil.rmtree(path, ignore_errors=True)
 
 
 class Network:
