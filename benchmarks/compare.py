@@ -127,23 +127,24 @@ def main(argv: list[str] | None = None) -> int:
     if len(a.paths) != (1 if a.record else 2):
         parser.error("give one evaluation" if a.record else "give two evaluations")
     try:
-        first, second = read(a.paths[0]), read(a.paths[-1])
+        found = [read(path) for path in a.paths]
         if a.record:
             record(a.record, a.paths[0])
             return 0
     except (ValueError, OSError) as error:
         parser.exit(2, f"compare.py: {error}\n")
+    first, second = found
     if a.agree:
         share, against = agreement(rivalry(first), rivalry(second))
         for cell in against:
             print("contradicted:", *filter(None, cell))
         print(f"verdicts agree in {share:.1%} of the cells (at least {AGREE:.0%} is wanted)")
         return int(share < AGREE)
-    found = changes(first, second)
-    for cell, said, ratio in found:
+    changed = changes(first, second)
+    for cell, said, ratio in changed:
         print(f"{said:<7}{ratio:6.2f}x  {' '.join(filter(None, cell))}")
-    print(", ".join(f"{sum(s == kind for _, s, _ in found)} {kind}" for kind in ("better", "noise", "worse")))
-    return int(any(said == "worse" for _, said, _ in found))
+    print(", ".join(f"{sum(s == kind for _, s, _ in changed)} {kind}" for kind in ("better", "noise", "worse")))
+    return int(any(said == "worse" for _, said, _ in changed))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -28,7 +30,7 @@ class Tax(ctypes.Structure):
     ]
 
 
-def times(loop: ctypes.CDLL, data: np.ndarray, iterations: int) -> np.ndarray:
+def mpi_times(loop: ctypes.CDLL, data: np.ndarray, iterations: int) -> np.ndarray:
     """Return seconds, direct in row 0 and by the engine in row 1."""
     seconds = np.zeros((2, iterations))
     engine = int(ffi.cast("uintptr_t", ffi.addressof(lib, "lwcc_raw_allreduce")))
@@ -38,19 +40,23 @@ def times(loop: ctypes.CDLL, data: np.ndarray, iterations: int) -> np.ndarray:
     return seconds
 
 
-def main() -> int:
-    """Run every size for the budget given."""
-    path, sizes, budget = sys.argv[1], sys.argv[2].split(","), float(sys.argv[3])
-    lwcc.init()
-    loop = ctypes.CDLL(path)
-    for size in map(int, sizes):
+def run(times: Callable[[np.ndarray, int], np.ndarray], sizes: str, budget_s: float) -> None:
+    """Time every size (bytes, separated by commas) for the budget given; times(data, iterations): direct, by engine."""
+    for size in map(int, sizes.split(",")):
         data = np.zeros(size // 4, np.float32)
-        each = float(np.median(times(loop, data, WARM)))
-        iterations = int(min(max(budget / each / 2, 15), 3000))
-        direct, engine = times(loop, data, iterations)
+        each = float(np.median(times(data, WARM)))
+        iterations = int(min(max(budget_s / each / 2, 15), 3000))
+        direct, engine = times(data, iterations)
         if lwcc.rank() == 0:
             row = {"size": size, "direct": float(np.median(direct)), "engine": float(np.median(engine))}
             print(json.dumps({**row, "iterations": iterations}), flush=True)
+
+
+def main() -> int:
+    """Measure MPI."""
+    path, sizes, budget = sys.argv[1:]
+    lwcc.init()
+    run(partial(mpi_times, ctypes.CDLL(path)), sizes, float(budget))
     lwcc.shutdown()
     return 0
 
