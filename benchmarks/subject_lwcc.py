@@ -11,7 +11,7 @@ from lwcc._native import ffi, lib
 
 FUNCTIONS = (
     "raw_allreduce", "raw_broadcast", "raw_allgather", "raw_reducescatter", "raw_alltoall", "raw_barrier",
-    "submit", "wait", "release", "alloc", "free",
+    "submit", "run", "wait", "release", "alloc", "free",
 )  # fmt: skip
 
 

@@ -168,19 +168,26 @@ def start(calls: Sequence[Call], tensors: Sequence[torch.Tensor]) -> list[core.T
     prepared = [_prepare(call, tensor) for call, tensor in zip(calls, tensors)]
     if len(prepared) == 1:
         r = prepared[0][0]
-        numbers = [
-            core.submit_pointer(
-                r.name, r.collective, r.ptr_in, r.ptr_out, r.shape, r.dtype, r.op, root=r.root,
-                process_set=r.process_set, splits=r.splits, prescale=r.prescale, postscale=r.postscale,
-                algorithm=r.algorithm,
-            )
-        ]  # fmt: skip
+        numbers = [core.submit(r.name, r.signature, r.ptr_in, r.ptr_out)]
     else:
         numbers = core.submit_group([request for request, _, _ in prepared])
     memory.touched([tensor for call, tensor in zip(calls, tensors) if call.in_place])
     return [
         core.Ticket(number, request.name, keep, finish) for number, (request, keep, finish) in zip(numbers, prepared)
     ]
+
+
+def _complete(call: Call, tensor: torch.Tensor) -> Done:
+    """Run one call; this thread drives it."""
+    request, keep, made = _prepare(call, tensor)
+    if call.in_place:
+        memory.touched([tensor])  # also if it fails half-way
+    ticket = core.complete(request.name, request.signature, request.ptr_in, request.ptr_out, keep)
+    try:
+        done: Done = made(ticket)
+        return done
+    finally:
+        core.release(ticket)
 
 
 def finish(tickets: Sequence[core.Ticket]) -> list[Any]:
@@ -198,8 +205,8 @@ def finish(tickets: Sequence[core.Ticket]) -> list[Any]:
 
 
 def run(calls: Sequence[Call], tensors: Sequence[torch.Tensor]) -> list[Done]:
-    """Start and finish."""
-    return finish(start(calls, tensors))
+    """Start and finish; raises as these do."""
+    return [_complete(calls[0], tensors[0])] if len(calls) == 1 else finish(start(calls, tensors))
 
 
 def attempt(action: Callable[[], Any], failures: list[Exception]) -> bool:

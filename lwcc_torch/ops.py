@@ -145,13 +145,8 @@ def allreduce_(
     algorithm: Optional[Choice] = None,
 ) -> torch.Tensor:  # fmt: skip
     """Reduce `tensor` in place and return it; no gradients."""
-    handle = allreduce_async_(
-        tensor, average, name, op,
-        prescale_factor=prescale_factor, postscale_factor=postscale_factor, process_set=process_set,
-        algorithm=algorithm,
-    )  # fmt: skip
-    reduced: torch.Tensor = synchronize(handle)
-    return reduced
+    call = _reduction(engine.reduction(average, op), (prescale_factor, postscale_factor), process_set, algorithm, True)
+    return engine.run(engine.named(call, name, None), [tensor])[0].output
 
 
 def allreduce_async_(
@@ -272,8 +267,9 @@ def broadcast_(
     *, algorithm: Optional[Choice] = None,
 ) -> torch.Tensor:  # fmt: skip
     """Overwrite `tensor` with that of `root_rank` and return it."""
-    received: torch.Tensor = synchronize(broadcast_async_(tensor, root_rank, name, process_set, algorithm=algorithm))
-    return received
+    root = core.whole(root_rank, "root_rank")
+    call = Call(core.BROADCAST, "", root=root, process_set=process_set, algorithm=algorithm, in_place=True)
+    return engine.run(engine.named(call, name, None), [tensor])[0].output
 
 
 def broadcast_async_(

@@ -61,8 +61,19 @@ def _into_async(fields: tuple[Any, ...], source: Any, target: Any, name: Optiona
     return Ticket(ops.submit(called, fields, memory, into), called, (memory, into), lambda _: value)
 
 
-def _late(fields: tuple[Any, ...], source: Any, name: Optional[str]) -> Ticket:
-    """Start a call whose output's first dimension is known only at the end; the library allocates."""
+def _late(fields: tuple[Any, ...], source: Any, name: Optional[str]) -> Any:
+    """Run a call whose output's first dimension is known only at the end; the library allocates."""
+    memory = _view(source)
+    called = ops.unnamed(fields[0], fields[5]) if name is None else name
+    ticket = ops.complete(called, fields, memory, ffi.NULL, memory)
+    try:
+        return _taker(source, with_splits=fields[6] is not None)(ticket)
+    finally:
+        ops.release(ticket)
+
+
+def _late_async(fields: tuple[Any, ...], source: Any, name: Optional[str]) -> Ticket:
+    """Start such a call."""
     memory = _view(source)
     called = ops.unnamed(fields[0], fields[5]) if name is None else name
     number = ops.submit(called, fields, memory, ffi.NULL)
@@ -120,17 +131,10 @@ def allreduce(
 
 
 def allreduce_(
-    array: Any,
-    *,
-    name: Optional[str] = None,
-    op: int = Average,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: Optional[ProcessSet] = None,
-    dtype: Optional[str] = None,
-    priority: int = 0,
-    algorithm: Optional[Choice] = None,
-) -> Any:
+    array: Any, *, name: Optional[str] = None, op: int = Average, prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None, dtype: Optional[str] = None,
+    priority: int = 0, algorithm: Optional[Choice] = None,
+) -> Any:  # fmt: skip
     """Reduce `array` in place (writable and C-contiguous, else ValueError) and return it; else as `allreduce`."""
     target, code = buffer.target(array, dtype)
     number = 0 if process_set is None else set_id(process_set)
@@ -141,17 +145,10 @@ def allreduce_(
 
 
 def allreduce_async(
-    array: Any,
-    *,
-    name: Optional[str] = None,
-    op: int = Average,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: Optional[ProcessSet] = None,
-    dtype: Optional[str] = None,
-    priority: int = 0,
-    algorithm: Optional[Choice] = None,
-) -> Ticket:
+    array: Any, *, name: Optional[str] = None, op: int = Average, prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None, dtype: Optional[str] = None,
+    priority: int = 0, algorithm: Optional[Choice] = None,
+) -> Ticket:  # fmt: skip
     """Start an `allreduce`; the ticket's result is the reduced array."""
     source, code = buffer.source(array, dtype)
     number = 0 if process_set is None else set_id(process_set)
@@ -162,17 +159,10 @@ def allreduce_async(
 
 
 def allreduce_async_(
-    array: Any,
-    *,
-    name: Optional[str] = None,
-    op: int = Average,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: Optional[ProcessSet] = None,
-    dtype: Optional[str] = None,
-    priority: int = 0,
-    algorithm: Optional[Choice] = None,
-) -> Ticket:
+    array: Any, *, name: Optional[str] = None, op: int = Average, prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None, dtype: Optional[str] = None,
+    priority: int = 0, algorithm: Optional[Choice] = None,
+) -> Ticket:  # fmt: skip
     """Start an `allreduce_`; the ticket's result is `array` itself."""
     target, code = buffer.target(array, dtype)
     number = 0 if process_set is None else set_id(process_set)
@@ -192,9 +182,11 @@ def broadcast(
     algorithm: Optional[Choice] = None,
 ) -> Any:
     """Return the array of `root_rank` (a global rank, also within a process set); `array` has its shape everywhere."""
-    return broadcast_async(
-        array, root_rank, name=name, process_set=process_set, dtype=dtype, priority=priority, algorithm=algorithm
-    ).wait()
+    source, code = buffer.source(array, dtype)
+    fields = _spreading(source, code, root_rank, process_set, (priority, algorithm))
+    out = np.empty_like(source)
+    _into(fields, source, out, name)
+    return out
 
 
 def broadcast_async(
@@ -209,9 +201,7 @@ def broadcast_async(
 ) -> Ticket:
     """Start a `broadcast`; the ticket's result is the array."""
     source, code = buffer.source(array, dtype)
-    number = 0 if process_set is None else set_id(process_set)
-    root = ops.whole(root_rank, "root_rank")
-    fields = (ops.BROADCAST, source.shape, code, 1, root, number, None, 1.0, 1.0, priority, algorithm)
+    fields = _spreading(source, code, root_rank, process_set, (priority, algorithm))
     out = np.empty_like(source)
     return _into_async(fields, source, out, name, out)
 
@@ -228,9 +218,7 @@ def broadcast_(
 ) -> Any:
     """Overwrite `array` (writable, C-contiguous) with that of `root_rank` and return it."""
     target, code = buffer.target(array, dtype)
-    number = 0 if process_set is None else set_id(process_set)
-    root = ops.whole(root_rank, "root_rank")
-    fields = (ops.BROADCAST, target.shape, code, 1, root, number, None, 1.0, 1.0, priority, algorithm)
+    fields = _spreading(target, code, root_rank, process_set, (priority, algorithm))
     _into(fields, target, target, name)
     return array
 
@@ -247,10 +235,16 @@ def broadcast_async_(
 ) -> Ticket:
     """Start a `broadcast_`; the ticket's result is `array` itself."""
     target, code = buffer.target(array, dtype)
+    fields = _spreading(target, code, root_rank, process_set, (priority, algorithm))
+    return _into_async(fields, target, target, name, array)
+
+
+def _spreading(
+    array: Any, code: int, root_rank: int, process_set: Optional[ProcessSet], rest: tuple[Any, Any]
+) -> tuple[Any, ...]:
     number = 0 if process_set is None else set_id(process_set)
     root = ops.whole(root_rank, "root_rank")
-    fields = (ops.BROADCAST, target.shape, code, 1, root, number, None, 1.0, 1.0, priority, algorithm)
-    return _into_async(fields, target, target, name, array)
+    return (ops.BROADCAST, array.shape, code, 1, root, number, None, 1.0, 1.0, *rest)
 
 
 def allgather(
@@ -261,9 +255,8 @@ def allgather(
 
     First dimensions may differ and may be 0; the others agree. A 0-d array counts as one row.
     """
-    return allgather_async(
-        array, name=name, process_set=process_set, dtype=dtype, priority=priority, algorithm=algorithm
-    ).wait()
+    rows, fields = _gathering(array, process_set, dtype, (priority, algorithm))
+    return _late(fields, rows, name)
 
 
 def allgather_async(
@@ -271,10 +264,16 @@ def allgather_async(
     priority: int = 0, algorithm: Optional[Choice] = None,
 ) -> Ticket:  # fmt: skip
     """Start an `allgather`; the ticket's result is the concatenation."""
+    rows, fields = _gathering(array, process_set, dtype, (priority, algorithm))
+    return _late_async(fields, rows, name)
+
+
+def _gathering(
+    array: Any, process_set: Optional[ProcessSet], dtype: Optional[str], rest: tuple[Any, Any]
+) -> tuple[Any, tuple[Any, ...]]:
     source, code = buffer.source(array, dtype)
     rows = source.reshape(1) if source.ndim == 0 else source
-    fields = (ops.ALLGATHER, rows.shape, code, 1, 0, set_id(process_set), None, 1.0, 1.0, priority, algorithm)
-    return _late(fields, rows, name)
+    return rows, (ops.ALLGATHER, rows.shape, code, 1, 0, set_id(process_set), None, 1.0, 1.0, *rest)
 
 
 def reducescatter(
@@ -294,31 +293,22 @@ def reducescatter(
     Rows are dealt in rank order; where they do not divide evenly the first ranks get one more. A 0-d array is a
     ValueError.
     """
-    return reducescatter_async(
-        array, name=name, op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
-        process_set=process_set, dtype=dtype, priority=priority, algorithm=algorithm,
-    ).wait()  # fmt: skip
+    source, code = _with_rows(array, dtype, "reducescatter")
+    scales = prescale_factor, postscale_factor
+    fields = (ops.REDUCESCATTER, source.shape, code, op, 0, set_id(process_set), None, *scales, priority, algorithm)
+    return _late(fields, source, name)
 
 
 def reducescatter_async(
-    array: Any,
-    *,
-    name: Optional[str] = None,
-    op: int = Average,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: Optional[ProcessSet] = None,
-    dtype: Optional[str] = None,
-    priority: int = 0,
-    algorithm: Optional[Choice] = None,
-) -> Ticket:
+    array: Any, *, name: Optional[str] = None, op: int = Average, prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0, process_set: Optional[ProcessSet] = None, dtype: Optional[str] = None,
+    priority: int = 0, algorithm: Optional[Choice] = None,
+) -> Ticket:  # fmt: skip
     """Start a `reducescatter`; the ticket's result is this rank's part."""
-    source, code = buffer.source(array, dtype)
-    _need_rows(source, "reducescatter")
-    number = 0 if process_set is None else set_id(process_set)
+    source, code = _with_rows(array, dtype, "reducescatter")
     scales = prescale_factor, postscale_factor
-    fields = (ops.REDUCESCATTER, source.shape, code, op, 0, number, None, *scales, priority, algorithm)
-    return _late(fields, source, name)
+    fields = (ops.REDUCESCATTER, source.shape, code, op, 0, set_id(process_set), None, *scales, priority, algorithm)
+    return _late_async(fields, source, name)
 
 
 def alltoall(
@@ -339,9 +329,8 @@ def alltoall(
     Returns:
         The rows; with `splits`, the pair (rows, received_splits), the latter an int64 array.
     """
-    return alltoall_async(
-        array, splits, name=name, process_set=process_set, dtype=dtype, priority=priority, algorithm=algorithm
-    ).wait()
+    source, fields = _dealing(array, splits, process_set, dtype, (priority, algorithm))
+    return _late(fields, source, name)
 
 
 def alltoall_async(
@@ -349,16 +338,21 @@ def alltoall_async(
     dtype: Optional[str] = None, priority: int = 0, algorithm: Optional[Choice] = None,
 ) -> Ticket:  # fmt: skip
     """Start an `alltoall`; the ticket's result is what `alltoall` returns."""
-    source, code = buffer.source(array, dtype)
-    _need_rows(source, "alltoall")
+    source, fields = _dealing(array, splits, process_set, dtype, (priority, algorithm))
+    return _late_async(fields, source, name)
+
+
+def _dealing(
+    array: Any, splits: Any, process_set: Optional[ProcessSet], dtype: Optional[str], rest: tuple[Any, Any]
+) -> tuple[Any, tuple[Any, ...]]:
+    source, code = _with_rows(array, dtype, "alltoall")
     rows = None if splits is None else tuple(ops.whole(n, "splits") for n in splits)
     if rows is not None and (len(rows) != _members(process_set) or min(rows) < 0 or sum(rows) != source.shape[0]):
         raise ValueError(
             f"lwcc: alltoall with splits {rows}: need one number >= 0 for each of {_members(process_set)} ranks, with "
             f"the sum {source.shape[0]}"
         )
-    fields = (ops.ALLTOALL, source.shape, code, 1, 0, set_id(process_set), rows, 1.0, 1.0, priority, algorithm)
-    return _late(fields, source, name)
+    return source, (ops.ALLTOALL, source.shape, code, 1, 0, set_id(process_set), rows, 1.0, 1.0, *rest)
 
 
 def _members(process_set: Optional[ProcessSet]) -> int:
@@ -366,16 +360,20 @@ def _members(process_set: Optional[ProcessSet]) -> int:
     return number or 0
 
 
-def _need_rows(array: Any, what: str) -> None:
-    if array.ndim == 0:
+def _with_rows(array: Any, dtype: Optional[str], what: str) -> tuple[Any, int]:
+    """Return what `buffer.source` does; ValueError if there are no rows."""
+    source, code = buffer.source(array, dtype)
+    if source.ndim == 0:
         raise ValueError(f"lwcc: {what} deals out rows, so it needs an array of at least one dimension, not a 0-d one")
+    return source, code
 
 
 def barrier(
     *, name: Optional[str] = None, process_set: Optional[ProcessSet] = None, algorithm: Optional[Choice] = None
 ) -> None:
     """Return when every rank of the set has called it."""
-    barrier_async(name=name, process_set=process_set, algorithm=algorithm).wait()
+    fields = (ops.BARRIER, (), 0, 1, 0, set_id(process_set), None, 1.0, 1.0, 0, algorithm)
+    ops.run(ops.unnamed(ops.BARRIER, fields[5]) if name is None else name, fields, 0, 0, None)
 
 
 def barrier_async(

@@ -18,15 +18,22 @@ reducescatter): the library allocates, see `take_buffer`. `shape` is the input's
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Sequence
-from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 from lwcc import context
 from lwcc._native import ffi, lib
 from lwcc.naming import COLLECTIVE_NAMES as COLLECTIVE_NAMES
 from lwcc.naming import unnamed as unnamed
+from lwcc.operation import Adasum as Adasum
+from lwcc.operation import Average as Average
+from lwcc.operation import Max as Max
+from lwcc.operation import Min as Min
+from lwcc.operation import Op as Op
+from lwcc.operation import Product as Product
+from lwcc.operation import Sum as Sum
+from lwcc.operation import as_op as as_op
+from lwcc.operation import reduction as reduction
 from lwcc.request import Request as Request
 from lwcc.request import c_name, fill
 from lwcc.request import whole as whole
@@ -35,21 +42,6 @@ if TYPE_CHECKING:
     from lwcc.authoring import Choice
 
 
-class Op(IntEnum):
-    """How elements are reduced; Horovod's numbers."""
-
-    AVERAGE = 0
-    SUM = 1
-    ADASUM = 2
-    MIN = 3
-    MAX = 4
-    PRODUCT = 5
-
-    __hash__ = int.__hash__  # in C, because every call hashes one
-
-
-Average, Sum, Adasum, Min, Max, Product = Op
-
 ALLREDUCE: int = lib.LWCC_ALLREDUCE
 BROADCAST: int = lib.LWCC_BROADCAST
 ALLGATHER: int = lib.LWCC_ALLGATHER
@@ -57,7 +49,7 @@ REDUCESCATTER: int = lib.LWCC_REDUCESCATTER
 ALLTOALL: int = lib.LWCC_ALLTOALL
 BARRIER: int = lib.LWCC_BARRIER
 
-_submit, _wait, _sleep, _release = lib.lwcc_submit, lib.lwcc_wait, lib.lwcc_sleep, lib.lwcc_release
+_submit, _run, _wait, _sleep, _release = lib.lwcc_submit, lib.lwcc_run, lib.lwcc_wait, lib.lwcc_sleep, lib.lwcc_release
 _PENDING: int = lib.LWCC_PENDING
 _TIMEOUT: int = lib.LWCC_ERR_TIMEOUT
 _SLICE_S = 0.25  # a wait returns to Python this often, so that Ctrl-C is served
@@ -85,30 +77,6 @@ class _Scratch(threading.local):
 
 
 _scratch = _Scratch()
-
-
-def as_op(op: int) -> Op:
-    """Return the operation; ValueError or TypeError for what is none."""
-    if type(op) is Op:
-        return op
-    number = whole(op, "op")
-    if number not in Op.__members__.values():
-        raise ValueError(f"lwcc: op={op!r}: must be Average, Sum, Adasum, Min, Max or Product")
-    return Op(number)
-
-
-def reduction(average: Optional[bool], op: Optional[int]) -> Op:
-    """Return the reduction that Horovod's two arguments mean; for the adapters' public calls.
-
-    Raises:
-        ValueError: both are given, or there is no such op; TypeError: it is no int.
-    """
-    if average is None:
-        return Op.AVERAGE if op is None else as_op(op)
-    if op is not None:
-        raise ValueError("lwcc: give op= or the deprecated average=, not both")
-    warnings.warn("average= is deprecated, use op=Average or op=Sum", DeprecationWarning, stacklevel=3)
-    return Op.AVERAGE if average else Op.SUM
 
 
 def collective_number(name: str) -> int:
@@ -188,14 +156,10 @@ def submit_pointer(
     return submit(name, signature, ptr_in, ptr_out)
 
 
-def submit(name: str, signature: tuple[Any, ...], ptr_in: Any, ptr_out: Any, blocking: int = 0) -> int:
-    """Submit one request whose fields come as a tuple: (collective, shape, dtype, op, root, process_set, splits,
-    prescale, postscale, priority, algorithm), as the arguments of `submit_pointer`.
-
-    A pointer is an address or what `ffi.from_buffer` gives (faster; keeps its array alive only while it is held).
-    blocking: 1 if `wait` follows at once, which then drives; the coordination thread is not woken.
-    """
-    # PATH 3/9: from Python into the core; on the caller's thread
+def _filled(name: str, signature: tuple[Any, ...], ptr_in: Any, ptr_out: Any) -> tuple[Any, Any]:
+    """Return this thread's C structure with the request in it, and its room for a ticket."""
+    if _orphans:
+        _sweep()
     prepared, names, tickets = _scratch.fields
     request, pointers, _ = prepared.get(signature) or _prepare(prepared, signature)
     request.name = names.get(name) or _c_name(names, name)
@@ -203,12 +167,19 @@ def submit(name: str, signature: tuple[Any, ...], ptr_in: Any, ptr_out: Any, blo
         pointers[0], pointers[1] = ptr_in, ptr_out
     else:
         request.input, request.output = ptr_in, ptr_out
-    request.blocking = blocking
+    return request, tickets
+
+
+def submit(name: str, signature: tuple[Any, ...], ptr_in: Any, ptr_out: Any) -> int:
+    """Submit one request whose fields come as a tuple: (collective, shape, dtype, op, root, process_set, splits,
+    prescale, postscale, priority, algorithm), as the arguments of `submit_pointer`.
+
+    A pointer is an address or what `ffi.from_buffer` gives (faster; keeps its array alive only while it is held).
+    """
+    request, tickets = _filled(name, signature, ptr_in, ptr_out)
     status = _submit(request, 1, tickets)
     if status < 0:
         raise context.failure(status)
-    if _orphans:
-        _sweep()
     return tickets[0]  # type: ignore[no-any-return]
 
 
@@ -225,12 +196,12 @@ def submit_group(requests: Sequence[Request]) -> list[int]:
     tickets = ffi.new("lwcc_ticket[]", len(requests))
     keep = []
     for target, r in zip(array, requests):
-        keep.append(fill(target, (r.collective, r.shape, r.dtype, r.op, r.root, r.process_set, *r[9:])))
+        keep.append(fill(target, r.signature))
         name = c_name(r.name)
         keep.append(name)
         target.name = name
         target.input, target.output = ffi.cast("void *", r.ptr_in), ffi.cast("void *", r.ptr_out)
-    status = lib.lwcc_submit(array, len(requests), tickets)
+    status = _submit(array, len(requests), tickets)
     if status < 0:
         raise context.failure(status)
     return list(tickets)
@@ -313,16 +284,38 @@ def _sweep() -> None:
                 lib.lwcc_release(ticket)
 
 
-def run(name: str, signature: tuple[Any, ...], ptr_in: Any, ptr_out: Any, keep: Any) -> None:
-    """Submit one request (as `submit`), wait for it, give its ticket back. `keep` lives until the request is done."""
-    ticket = submit(name, signature, ptr_in, ptr_out, 1)
+def complete(name: str, signature: tuple[Any, ...], ptr_in: Any, ptr_out: Any, keep: Any) -> int:
+    """Submit one request (as `submit`) and wait for it; return its ticket, to be released.
+
+    The caller drives at once, and the coordination thread is not woken. `keep` lives until the request is done, also
+    if this raises, which leaves no ticket.
+    """
+    # PATH 3/9: from Python into the core; on the caller's thread
+    request, tickets = _filled(name, signature, ptr_in, ptr_out)
+    ticket: int = 0
     try:
-        wait(ticket)
-    except BaseException:
-        _sleep(ticket, 0.0)  # perhaps Ctrl-C, and still pending: from here on the coordination thread's
-        _orphans.append((context.epoch(), ticket, keep))
+        status = _run(request, 1, _SLICE_S, tickets)
+        ticket = tickets[0]
+        if status < 0:
+            if not ticket:
+                raise context.failure(status)
+            wait(ticket)
+    except BaseException:  # perhaps Ctrl-C, as soon as the core has returned
+        _abandon(ticket or tickets[0], keep)
         raise
-    _release(ticket)
+    return ticket
+
+
+def _abandon(ticket: int, keep: Any) -> None:
+    """Leave a request, if there is one, that may be pending to the coordination thread."""
+    if ticket:
+        _sleep(ticket, 0.0)
+        _orphans.append((context.epoch(), ticket, keep))
+
+
+def run(name: str, signature: tuple[Any, ...], ptr_in: Any, ptr_out: Any, keep: Any) -> None:
+    """`complete`, and give the ticket back."""
+    _release(complete(name, signature, ptr_in, ptr_out, keep))
 
 
 class Ticket:

@@ -29,6 +29,11 @@ class Request(NamedTuple):
     priority: int = 0
     algorithm: Optional[Choice] = None
 
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """All fields but name and pointers."""
+        return (self[1], *self[4:])
+
 
 def fill(target: Any, signature: tuple[Any, ...]) -> Any:
     """Write all fields but name and pointers; return what has to stay alive as long as the structure."""

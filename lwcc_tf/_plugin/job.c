@@ -295,9 +295,8 @@ static lwcc_request *make_requests(job *j, const kernel *k, int64_t failures) {
 
 /* Wait for all parts, driving the engine. */
 static void run_blocking(job *j, lwcc_request *requests) {
-  requests[0].blocking = 1;
-  int st = core.lwcc_submit(requests, j->n, j->tickets);
-  if (st < 0) {
+  int st = core.lwcc_run(requests, j->n, -1, j->tickets);
+  if (!j->tickets[0]) {
     fail(j, st, core.lwcc_error());
     return;
   }

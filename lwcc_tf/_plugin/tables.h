@@ -90,6 +90,7 @@ enum { TF_INT32 = 3, TF_COMPLEX64 = 8, TF_INT64 = 9, TF_COMPLEX128 = 18 }; /* of
 /* lwcc.h declares these; the table holds their addresses */
 #define CORE_TABLE(X) \
   X(lwcc_submit)      \
+  X(lwcc_run)         \
   X(lwcc_wait)        \
   X(lwcc_release)     \
   X(lwcc_get_result)  \

@@ -8,7 +8,7 @@ typedef struct {
   int thread, calls;
 } caller;
 
-/* As lwcc_submit with `blocking`: nobody is woken, because the caller waits at once. */
+/* As lwcc_run: nobody is woken, because the caller waits at once. */
 static int run_blocking(engine *e, const ask *a, char *text) {
   lwcc_ticket t;
   asking g = {a, 1, e->size};

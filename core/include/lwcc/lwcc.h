@@ -115,7 +115,6 @@ typedef struct {
   const int64_t *splits;      /* alltoall: rows for each rank of the set (borrowed for the call); NULL = equal parts */
   double prescale, postscale; /* multiply before and after the reduction; 1.0 = none; floating types only */
   int32_t priority;           /* higher goes first among the ready ones */
-  int32_t blocking;           /* 1: the caller waits at once, so the coordination thread is not woken for it */
   const char *algorithm;      /* borrowed for the call; NULL = see lwcc_use, else selected */
   /* For C users only (Python leaves them NULL). allocate: called on the driving thread when the output's size is
    * known; returns memory for nbytes that outlives the ticket, or NULL to fail the request. done: called once on the
@@ -127,6 +126,9 @@ typedef struct {
 /* Submit n requests; n > 1 makes them one group: run as a unit, or all failed. Never blocks on peers. On failure no
  * request was taken. tickets_out[n] is written only on success. */
 int lwcc_submit(const lwcc_request *requests, int32_t n, lwcc_ticket *tickets_out);
+/* lwcc_submit, then lwcc_wait for the first: the coordination thread is not woken. tickets_out[0] is 0 if nothing was
+ * submitted; else all are to be released, whatever is returned. */
+int lwcc_run(const lwcc_request *requests, int32_t n, double timeout_s, lwcc_ticket *tickets_out);
 /* This rank is out of data: until every rank of the set has joined, it takes part in the others' requests with neutral
  * elements (no rows in allgather and alltoall), and Average divides by the ranks that contribute. What it cannot do
  * without fails on every rank: a broadcast from it, making a process set. Raw collectives go on needing it. The ticket
@@ -148,7 +150,7 @@ typedef struct {
 int lwcc_get_result(lwcc_ticket ticket, lwcc_result *out);
 void *lwcc_take_output(lwcc_ticket ticket); /* the library's output becomes the caller's: lwcc_free_output */
 void lwcc_free_output(void *output);
-void lwcc_release(lwcc_ticket ticket); /* once per ticket, pending or done; a pending one completes on its own */
+void lwcc_release(lwcc_ticket ticket); /* once per ticket, pending (ends on its own) or done; 0 is fine */
 
 /* ---- process sets: a collective call over all ranks, same arguments ---- */
 int lwcc_set_add(const int32_t *ranks, int32_t n, int32_t *set_out);

@@ -30,13 +30,11 @@ static int agree(const pset *ps, int collective, const char *choice) {
                     .shape = shape,
                     .input = mine,
                     .prescale = 1.0,
-                    .postscale = 1.0,
-                    .blocking = 1};
+                    .postscale = 1.0};
   lwcc_ticket t;
   lwcc_result result;
   os_copy_text(mine, sizeof mine, choice ? choice : "none");
-  TRY(lwcc_submit(&r, 1, &t));
-  int st = lwcc_wait(t, -1.0);
+  int st = lwcc_run(&r, 1, -1.0, &t);
   if (st >= 0) st = lwcc_get_result(t, &result);
   if (st >= 0) st = compare(ps, collective, result.output);
   lwcc_release(t);

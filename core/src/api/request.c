@@ -130,6 +130,17 @@ static int check(const lwcc_request *a, const engine *e, pset **ps_out) {
   return check_place(a, e, ps);
 }
 
+static void attach(request *r, const lwcc_request *a) {
+  os_copy_text(r->name, sizeof r->name, a->name);
+  r->set = a->process_set;
+  r->priority = a->priority;
+  r->input = a->input;
+  r->output = a->output;
+  r->allocate = a->allocate;
+  r->on_done = a->done;
+  r->user = a->user;
+}
+
 static int fill(void *arg, int index, request *r) {
   submission *s = arg;
   const lwcc_request *a = &s->requests[index];
@@ -154,38 +165,35 @@ static int fill(void *arg, int index, request *r) {
     sig.nsplits = ps->size;
   }
   TRY(signature_copy(&r->sig, &sig));
-  os_copy_text(r->name, sizeof r->name, a->name);
-  r->set = a->process_set;
-  r->priority = a->priority;
-  r->input = a->input;
-  r->output = a->output;
-  r->allocate = a->allocate;
-  r->on_done = a->done;
-  r->user = a->user;
+  attach(r, a);
   return LWCC_OK;
+}
+
+static int submit(engine *e, const lwcc_request *requests, int32_t n, lwcc_ticket *tickets_out) {
+  if (!e) return LWCC_ERR_SHUTDOWN;
+  if (n < 1) return os_fail(LWCC_ERR_INVALID, "%d requests to submit", n);
+  submission s = {.e = e, .requests = requests, .n = n};
+  if (n > 1 && requests[0].name) s.group = name_hash(requests[0].name, (uint64_t)n) | 1;
+  return queue_submit(&e->q, n, fill, &s, tickets_out);
 }
 
 int lwcc_submit(const lwcc_request *requests, int32_t n, lwcc_ticket *tickets_out) {
   engine *e = ctx_engine();
-  if (!e) return LWCC_ERR_SHUTDOWN;
-  if (n < 1) return os_fail(LWCC_ERR_INVALID, "lwcc_submit: %d requests", n);
-  submission s = {.e = e, .requests = requests, .n = n};
-  if (n > 1 && requests[0].name) s.group = name_hash(requests[0].name, (uint64_t)n) | 1;
-  TRY(queue_submit(&e->q, n, fill, &s, tickets_out));
-  if (!requests[0].blocking) engine_kick(e);
+  TRY(submit(e, requests, n, tickets_out));
+  engine_kick(e);
   return LWCC_OK;
+}
+
+int lwcc_run(const lwcc_request *requests, int32_t n, double timeout_s, lwcc_ticket *tickets_out) {
+  *tickets_out = 0;
+  TRY(submit(ctx_engine(), requests, n, tickets_out));
+  return lwcc_wait(*tickets_out, timeout_s);
 }
 
 static int fill_join(void *arg, int index, request *r) {
   signature sig = {.collective = JOIN, .op = LWCC_SUM, .prescale = 1.0, .postscale = 1.0};
   (void)index;
-  os_copy_text(r->name, sizeof r->name, JOIN_NAME);
-  r->set = *(const int32_t *)arg;
-  r->priority = 0;
-  r->input = NULL;
-  r->output = NULL;
-  r->allocate = NULL;
-  r->on_done = NULL;
+  attach(r, &(lwcc_request){.name = JOIN_NAME, .process_set = *(const int32_t *)arg});
   return signature_copy(&r->sig, &sig);
 }
 
@@ -232,7 +240,7 @@ int lwcc_wait(lwcc_ticket t, double timeout_s) {
 }
 
 static int sleep_for(engine *e, request *r, uint64_t deadline_ns) {
-  engine_kick(e); /* it may have been submitted as blocking */
+  engine_kick(e); /* it may have been submitted by lwcc_run */
   request_sleep(r, deadline_ns);
   return request_status(r);
 }
@@ -267,6 +275,6 @@ void *lwcc_take_output(lwcc_ticket t) {
 
 void lwcc_release(lwcc_ticket t) {
   engine *e;
-  request *r = lookup(t, &e);
+  request *r = t ? lookup(t, &e) : NULL;
   if (r) queue_release(&e->q, r);
 }

@@ -20,9 +20,7 @@ static int64_t fresh;
 static int together(lwcc_request *r) {
   lwcc_ticket t;
   r->prescale = r->postscale = 1.0;
-  r->blocking = 1;
-  TRY(lwcc_submit(r, 1, &t));
-  int st = lwcc_wait(t, -1.0);
+  int st = lwcc_run(r, 1, -1.0, &t);
   lwcc_release(t);
   return st;
 }
@@ -37,10 +35,6 @@ static int reduce_numbers(const char *name, int op, int64_t *values, int64_t n) 
                     .input = values,
                     .output = values};
   return together(&r);
-}
-
-static int reduce_number(const char *name, int op, int64_t *value) {
-  return reduce_numbers(name, op, value, 1);
 }
 
 typedef struct { /* a set in the making */
@@ -93,7 +87,7 @@ static int share_area(const proposal *p, void **area_out, uint8_t **own_out) {
   for (int i = 0; i < p->n; i++) member |= p->ranks[i] == p->e->rank;
   int64_t fine = !member || *area_out;
   snprintf(name, sizeof name, "lwcc.set_mapped.%.400s", p->text);
-  TRY(reduce_number(name, LWCC_MIN, &fine));
+  TRY(reduce_numbers(name, LWCC_MIN, &fine, 1));
   if (!fine) *area_out = NULL;
   return LWCC_OK;
 }
@@ -156,7 +150,7 @@ static int add(proposal *p, void *arg) {
   TRY(install(p, (int)id, area, own));
   fresh = id + 1;
   snprintf(name, sizeof name, "lwcc.set_ready.%.400s", p->text);
-  TRY(reduce_number(name, LWCC_MAX, &id)); /* nobody uses the set before everybody has it */
+  TRY(reduce_numbers(name, LWCC_MAX, &id, 1)); /* nobody uses the set before everybody has it */
   *set_out = (int32_t)id;
   return LWCC_OK;
 }
@@ -247,7 +241,7 @@ int lwcc_set_remove(int32_t set) {
   char name[NAME_CAP];
   int64_t id = set;
   snprintf(name, sizeof name, "lwcc.set_remove.%d", set);
-  TRY(reduce_number(name, LWCC_MAX, &id));
+  TRY(reduce_numbers(name, LWCC_MAX, &id, 1));
   ps->removed = true;
   return LWCC_OK;
 }
