@@ -80,6 +80,8 @@ class LaunchSpec:
     mpi_settings: str | None = None  # by name; resolved when the MPI is known
     net: NetSpec | None = None
     prefixes: tuple[tuple[str, ...], ...] = ()  # what each rank's command starts with, where it has a node
+    places: tuple[str, ...] = ()  # and that node's name
+    crew: str = ""  # the folder of the pipes of ranks that an MPI's launcher starts
 
 
 class _Refuse(argparse.Action):

@@ -13,6 +13,7 @@ from lwcc.launcher import info, slurm
 from lwcc.launcher.args import LaunchSpec, parse
 from lwcc.launcher.env import Meeting, default_threads
 from lwcc.launcher.fleet import Fleet, peer_timeout
+from lwcc.launcher.folder import own_folder
 from lwcc.launcher.hosts import used
 from lwcc.launcher.net import HUB, Network
 from lwcc.launcher.nics import want_descriptors
@@ -58,8 +59,7 @@ def _dispatch(spec: LaunchSpec) -> int:
     print(f"lwccrun: {network.describe()}", file=sys.stderr)
     try:
         code = _dispatch_run(spec, command, network)
-        sent = ", ".join(f"node{n} sent {a} received {b}" for n, (a, b) in enumerate(network.traffic()))
-        print(f"lwccrun: bytes over the network: {sent}", file=sys.stderr)
+        print(f"lwccrun: {network.traffic()}", file=sys.stderr)
         return code
     finally:
         network.close()
@@ -78,6 +78,7 @@ def run_job(spec: LaunchSpec, command: Sequence[str], network: Network | None = 
     secret = os.urandom(SECRET_NBYTES)
     host = "*" if spec.agents else HUB if network is not None else _HOST
     want_descriptors(spec.np)
+    folder = own_folder() if spec.engine == "mpi" else None
     store = StoreServer(host, 0, secret, on_stranger=lambda text: print(f"lwccrun: {text}", file=sys.stderr))
     fleet = None
     try:
@@ -88,10 +89,12 @@ def run_job(spec: LaunchSpec, command: Sequence[str], network: Network | None = 
             fleet.preflight(spec, store, secret)
         first = network.address(0) if network is not None else _HOST
         meeting = _make_meeting(spec, store, secret.hex(), (first, fleet))
-        spec = _with_cost(_with_threads(spec))
+        spec = replace(_with_cost(_with_threads(spec)), crew=folder.name if folder is not None else "")
         if network is not None:
             prefixes = tuple(network.prefix(rank) for rank in range(spec.np))
-            spec = replace(spec, prefixes=prefixes, extra_env={**network.variables(), **spec.extra_env})
+            places = tuple(f"node{network.node_of(rank)}" for rank in range(spec.np))
+            more = {**network.variables(), **spec.extra_env}
+            spec = replace(spec, prefixes=prefixes, places=places, extra_env=more)
         spec, command = _on_engine(spec, command, network)
         log = RunLog(spec, meeting.job_id)
         return Supervisor(spec, command, meeting, Meet(store, fleet)).run(log, dict(os.environ))
@@ -99,6 +102,8 @@ def run_job(spec: LaunchSpec, command: Sequence[str], network: Network | None = 
         if fleet is not None:
             fleet.close()
         store.close()
+        if folder is not None:
+            folder.cleanup()
 
 
 def _make_meeting(spec: LaunchSpec, store: StoreServer, secret: str, where: tuple[str, Fleet | None]) -> Meeting:
@@ -150,8 +155,8 @@ def _on_engine(spec: LaunchSpec, command: Sequence[str], network: Network | None
             settings = replace(
                 settings, arguments=(*settings.arguments, *network.mpi_arguments(found.kind, settings.arguments))
             )
-        command = mpi.command(found, settings, spec.np, command)
-        spec = replace(spec, np=1, tag=False, prefixes=())
+        command = mpi.command(found, settings, spec.np, spec.crew, command)
+        spec = replace(spec, prefixes=())
     ours = {"LWCC_ALGORITHM": "", "LWCC_PLUGIN": ""}  # chosen for LWCC's own engine
     variables = {"LWCC_ENGINE": spec.engine, **ours, **(settings.variables if settings else {})}
     return replace(spec, extra_env={**spec.extra_env, **variables}), command

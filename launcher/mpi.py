@@ -30,7 +30,8 @@ print(json.dumps({"version": version, "library": maps[0] if maps else ""}))
 
 # name, the component that it needs, arguments of mpirun
 _OPENMPI = (
-    ("mpi-ucx", "pml/ucx", ("--mca", "pml", "ucx")),
+    ("mpi-ucx", "pml/ucx", ("--mca", "pml", "ucx", "--mca", "opal_common_ucx_tls", "any",
+                             "--mca", "opal_common_ucx_devices", "any")),
     ("mpi-xhc", "coll/xhc", ("--mca", "coll_xhc_priority", "100")),
     ("mpi-acoll", "coll/acoll", ("--mca", "coll_acoll_priority", "100")),
     ("mpi-han", "coll/han", ("--mca", "coll_han_priority", "100")),
@@ -146,8 +147,8 @@ def named(mpi: Mpi, size: int, name: str) -> Settings:
     raise CannotRun(f"--mpi-settings {name}: {mpi.version} has {names}", 2)
 
 
-def command(mpi: Mpi, settings: Settings, size: int, rank_command: Sequence[str]) -> list[str]:
-    """The command that starts all ranks; each becomes a rank of LWCC through mpirank.py."""
+def command(mpi: Mpi, settings: Settings, size: int, folder: str, rank_command: Sequence[str]) -> list[str]:
+    """The command that starts all ranks; each is a rank of LWCC below mpirank.py. folder: of their pipes."""
     root = ["--allow-run-as-root"] if mpi.kind == "openmpi" and os.geteuid() == 0 else []
-    rank = [sys.executable, "-I", "-S", os.path.join(_HERE, "mpirank.py")]
+    rank = [sys.executable, "-I", "-S", os.path.join(_HERE, "mpirank.py"), folder]
     return [mpi.launcher, *root, *settings.arguments, "-np", str(size), *rank, *rank_command]

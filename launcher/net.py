@@ -8,27 +8,25 @@ Nothing has a name outside: when lwccrun and the nodes are gone, even by SIGKILL
 from __future__ import annotations
 
 import argparse
-import contextlib
 import ctypes
-import glob
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lwcc.launcher.spawn import CannotRun
+from lwcc.launcher.folder import own_folder
+from lwcc.launcher.spawn import CannotRun, describe_status
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _CLONE_NEWNET = 0x40000000
-_FOLDER = "lwcc-net-"  # in the folder for temporary files; then the launcher's pid
 _NET = "10.77.0"
 HUB = f"{_NET}.254"
 MAX_NODES = 64
+CLEAR_S = 5.0  # what a node may take to end what runs on it
 RELAY_CEILING = "at most about 4 Gbit/s with delay alone, 1 Gbit/s with loss"
 _RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)(k|m|g|t)?bit")
 _DELAY = re.compile(r"([0-9]+(?:\.[0-9]+)?)(us|ms|s)")
@@ -129,13 +127,12 @@ def _has_netem() -> bool:
     return True
 
 
-def _remove_left_over() -> None:
-    """Remove the folders of launchers that were killed; the kernel has removed the rest."""
-    for path in glob.glob(os.path.join(tempfile.gettempdir(), _FOLDER + "*-*")):
-        owner = os.path.basename(path)[len(_FOLDER) :].partition("-")[0]
-        with contextlib.suppress(FileNotFoundError):  # another launcher may be at it too
-            if owner.isdigit() and not os.path.exists(f"/proc/{owner}") and os.stat(path).st_uid == os.geteuid():
-                shutil.rmtree(path, ignore_errors=True)
+def _not_permitted(why: str) -> CannotRun:
+    return CannotRun(
+        f"--net needs root or CAP_SYS_ADMIN and CAP_NET_ADMIN to make network namespaces: {why}. Run lwccrun with "
+        "sudo, or under `unshare -Ur`",
+        2,
+    )
 
 
 class Network:
@@ -147,8 +144,7 @@ class Network:
         self.ranks = ranks
         self._nodes: list[subprocess.Popen[bytes]] = []
         self._relays: list[subprocess.Popen[bytes]] = []
-        _remove_left_over()
-        self._folder = tempfile.TemporaryDirectory(prefix=f"{_FOLDER}{os.getpid()}-")
+        self._folder = own_folder()
         self._relayed = False
         if self.spec.nodes > min(ranks, MAX_NODES):
             raise CannotRun(
@@ -159,11 +155,11 @@ class Network:
                 raise CannotRun(f"--net needs the command {tool} (packages iproute2 and util-linux)", 2)
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.unshare(_CLONE_NEWNET):
-            raise CannotRun(
-                f"--net needs root or CAP_SYS_ADMIN and CAP_NET_ADMIN to make network namespaces: "
-                f"{os.strerror(ctypes.get_errno())}. Run lwccrun with sudo, or under `unshare -Ur`",
-                2,
-            )
+            raise _not_permitted(os.strerror(ctypes.get_errno()))
+        try:
+            _do("ip", "link", "set", "lo", "up")
+        except CannotRun as error:
+            raise _not_permitted(str(error)) from None
         try:
             self._make()
         except BaseException:
@@ -171,17 +167,14 @@ class Network:
             raise
 
     def _make(self) -> None:
-        _do("ip", "link", "set", "lo", "up")
         self._relayed = bool(self.spec.delay or self.spec.loss) and not _has_netem()
         _do("ip", "link", "add", "lab", "type", "bridge")
         _do("ip", "addr", "add", f"{HUB}/24", "dev", "lab")
         _do("ip", "link", "set", "lab", "up")
         for number in range(self.spec.nodes):
-            node = subprocess.Popen(
-                [sys.executable, "-I", "-S", os.path.join(_HERE, "netnode.py"), str(os.getpid()), f"node{number}"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-            )
+            words = ("netnode.py", str(os.getpid()), f"node{number}", str(CLEAR_S))
+            command = (sys.executable, "-I", "-S", os.path.join(_HERE, words[0]), *words[1:])
+            node = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             self._nodes.append(node)
             self._await(node, f"node {number}")
             self._join(number, node.pid)
@@ -271,22 +264,37 @@ class Network:
         relay = f", delay and loss by a relay in user space: {RELAY_CEILING}" if self._relayed else ""
         return f"network of namespaces: {self.spec.text()}{burst}{relay}, congestion control {congestion}"
 
-    def traffic(self) -> list[tuple[int, int]]:
-        """Bytes that each node has sent and received so far."""
+    def traffic(self) -> str:
+        """Bytes that each node has sent and received so far, and what of the network has died, in a line."""
         found = []
         for number in range(self.spec.nodes):
-            stats = json.loads(_do("ip", "-s", "-j", "link", "show", f"n{number}"))[0]["stats64"]
-            found.append((stats["rx"]["bytes"], stats["tx"]["bytes"]))  # what the bridge receives, the node has sent
-        return found
+            try:
+                stats = json.loads(_do("ip", "-s", "-j", "link", "show", f"n{number}"))[0]["stats64"]
+            except CannotRun:
+                found.append(f"node{number}'s interface is gone")
+                continue  # what the bridge receives, the node has sent
+            found.append(f"node{number} sent {stats['rx']['bytes']} received {stats['tx']['bytes']}")
+        for what, processes in (("relay", self._relays), ("namespace's keeper", self._nodes)):
+            for number, process in enumerate(processes):
+                if process.poll() is not None:
+                    found.append(f"the {what} of node{number} ended before: {describe_status(process.returncode)}")
+        return "bytes over the network: " + ", ".join(found)
 
     def close(self) -> None:
-        """End the nodes; the kernel removes the rest with this process."""
+        """End the nodes and what still runs on them; the kernel removes the rest with this process."""
+        for relay in self._relays:
+            relay.kill()
         for process in (*self._relays, *self._nodes):
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
+            if process.stdin is not None:
+                process.stdin.close()  # a node kills what is left on it, and ends
+        for process in (*self._nodes, *self._relays):
+            try:
+                process.wait(timeout=CLEAR_S + 1)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
         self._nodes.clear()
         self._relays.clear()
         self._folder.cleanup()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
+from lwcc.launcher.mpicrew import LAUNCHER
 from lwcc.launcher.spawn import Rank
 
 MAX_LINES = 15
@@ -16,9 +17,8 @@ _MAX_COLUMNS = 200
 def first_failure(failed: Rank, ranks: Sequence[Rank], log_dir: str | None) -> str:
     """The report. failed: the first rank that failed; ranks: all, ended."""
     when = (failed.died or failed.born) - failed.born
-    lines = [
-        f"lwccrun: rank {failed.rank} failed: {failed.how} after {when:.1f} s (host {failed.host}, pid {failed.pid})"
-    ]
+    name = f"rank {failed.rank}" if failed.rank != LAUNCHER else "the MPI's launcher"
+    lines = [f"lwccrun: {name} failed: {failed.how} after {when:.1f} s (host {failed.host}, pid {failed.pid})"]
     tail = _interesting(failed.err.tail())
     lines += ["  " + line[:_MAX_COLUMNS] for line in tail] if tail else ["  (it wrote nothing to stderr)"]
     if not failed.lost and failed.status == -signal.SIGKILL and not failed.stopped_by_us:

@@ -7,7 +7,6 @@ is an escalation: a list of moments and signals that is worked through until no 
 from __future__ import annotations
 
 import os
-import re
 import selectors
 import signal
 import socket
@@ -17,8 +16,10 @@ from typing import Any, NamedTuple
 
 from lwcc.launcher import report
 from lwcc.launcher.args import LaunchSpec
+from lwcc.launcher.blame import find_cause, order
 from lwcc.launcher.env import Meeting, Seat, rank_environment, rank_variables, seats, travelling
 from lwcc.launcher.fleet import Fleet
+from lwcc.launcher.mpicrew import LAUNCHER, MpiCrew
 from lwcc.launcher.output import Screen, Stream
 from lwcc.launcher.remote import Agent, RemoteRank
 from lwcc.launcher.runlog import RunLog
@@ -51,6 +52,8 @@ class Supervisor:
         self._screen = Screen()
         self._selector = selectors.DefaultSelector()
         self._ranks: list[Rank] = []
+        self._processes: list[Rank] = []  # the ranks, and the MPI's launcher if there is one
+        self._crew: MpiCrew | None = None  # the ranks that it starts
         self._lines: list[Agent] = []  # to the other hosts
         self._watchdog: Watchdog | None = None
         self._began = time.monotonic()
@@ -70,7 +73,10 @@ class Supervisor:
         old_handlers = _take_signals()
         try:
             self._watchdog = Watchdog()
-            self._start_ranks(log, base_env)
+            if self._spec.engine == "mpi":
+                self._start_by_mpi(log, base_env)
+            else:
+                self._start_ranks(log, base_env)
             while self._busy():
                 self._turn()
             code = self._conclude(log)
@@ -97,11 +103,28 @@ class Supervisor:
                 self._ranks.append(rank)
             else:
                 self._ranks.append(self._start_here(seat, base_env, streams))
+        self._processes = list(self._ranks)
         common = {**travelling(base_env), **self._spec.extra_env}
         for host, agent in agents.items():
             self._selector.register(agent.fd, selectors.EVENT_READ, agent)
             self._lines.append(agent)
             agent.start(self._command, common, remote[host])
+
+    def _start_by_mpi(self, log: RunLog, base_env: dict[str, str]) -> None:
+        """Start one process, the MPI's launcher; its ranks report for themselves."""
+        crew = self._crew = MpiCrew(self._spec.crew)
+        self._selector.register(crew.fd, selectors.EVENT_READ, crew)
+        for seat in seats(self._spec.hosts, self._spec.np):
+            rank = crew.add(seat.rank, self._host_of(seat), self._make_streams(seat.rank, log))
+            self._ranks.append(rank)
+            for fd, stream in rank.open_pipes().items():
+                self._selector.register(fd, selectors.EVENT_READ, stream)
+        seat, streams = seats(self._spec.hosts, 1)[0], (Stream(self._screen, 0, None), Stream(self._screen, 1, None))
+        log.started(rank_environment(base_env, self._spec.extra_env, seat, self._meeting))
+        self._processes = [*self._ranks, self._start_here(seat, base_env, streams, LAUNCHER)]
+
+    def _host_of(self, seat: Seat) -> str:
+        return self._spec.places[seat.rank] if self._spec.places else seat.host
 
     def _make_streams(self, rank: int, log: RunLog) -> tuple[Stream, Stream]:
         files, width = log.open(rank), len(str(self._spec.np - 1))
@@ -114,33 +137,42 @@ class Supervisor:
             streams.append(stream)
         return streams[0], streams[1]
 
-    def _start_here(self, seat: Seat, base_env: dict[str, str], streams: tuple[Stream, Stream]) -> Rank:
+    def _start_here(
+        self, seat: Seat, base_env: dict[str, str], streams: tuple[Stream, Stream], number: int | None = None
+    ) -> Rank:
+        """Start a rank, or what goes by another number, on this machine."""
         env = rank_environment(base_env, self._spec.extra_env, seat, self._meeting)
         prefix = self._spec.prefixes[seat.rank] if self._spec.prefixes else ()
         process = start_process([*prefix, *self._command], env, with_stdin=seat.rank == 0)
         if self._watchdog is not None:
             self._watchdog.watch(process.pid)
-        rank = LocalRank(seat.rank, seat.host, process, streams)
+        rank = LocalRank(seat.rank if number is None else number, self._host_of(seat), process, streams)
         for fd, stream in rank.open_pipes().items():
             self._selector.register(fd, selectors.EVENT_READ, stream)
         if self._spec.verbose:
-            self._say(f"lwccrun: rank {seat.rank} is pid {process.pid}\n")
+            name = f"rank {rank.rank}" if rank.rank != LAUNCHER else "the MPI's launcher"
+            self._say(f"lwccrun: {name} is pid {process.pid}\n")
         return rank
 
     def _busy(self) -> bool:
-        pipes = len(self._selector.get_map()) - 1 - len(self._lines)
-        return pipes > 0 or any(r.died is None or r.group_alive() for r in self._ranks)
+        pipes = len(self._selector.get_map()) - 1 - len(self._lines) - (self._crew is not None)
+        return pipes > 0 or any(r.died is None or r.group_alive() for r in self._processes)
 
     def _turn(self) -> None:
         for key, _ in self._selector.select(self._patience()):
             if key.data is None:
                 self._take_wakeups(key.fileobj)
+            elif isinstance(key.data, MpiCrew):
+                key.data.take()
             elif isinstance(key.data, Agent):
                 self._guarded(key.data.take)
             else:
                 self._guarded_read(key.fd, key.data)
         self._check_lines()
-        ended = [r for r in self._ranks if r.reap()]
+        ended = [r for r in self._processes if r.reap()]
+        if self._crew is not None and self._processes[-1].died is not None:
+            self._crew.lose()
+            ended += [r for r in self._ranks if r.reap()]
         if ended:
             self._note_ends(ended)
         self._tidy_groups()
@@ -154,7 +186,7 @@ class Supervisor:
         if self._code is None:
             limits = [self._spec.timeout] + ([] if self._start_checked else [self._spec.start_timeout])
             due += [self._began + limit for limit in limits if limit is not None]
-        if any(r.died is not None and (r.group_alive() or self._open_fds(r)) for r in self._ranks):
+        if any(r.died is not None and (r.group_alive() or self._open_fds(r)) for r in self._processes):
             due.append(now + 0.02)  # nothing tells us when a group empties: look again
         due += [now + line.silence_s / 4 for line in self._lines]
         return max(min(due) - now, 0.0) if due else None
@@ -215,7 +247,7 @@ class Supervisor:
         if signum in ENDING:
             self._take_ending_signal(signum)
         elif signum in _FORWARDED_TO_RANKS:
-            for rank in self._alive():
+            for rank in self._running():
                 rank.signal(signum)
         elif signum == signal.SIGTSTP:
             self._pause()
@@ -247,18 +279,24 @@ class Supervisor:
     def _alive(self) -> list[Rank]:
         return [r for r in self._ranks if r.died is None]
 
+    def _running(self) -> list[Rank]:
+        return [r for r in self._processes if r.died is None]
+
     def _signal_groups(self, signum: signal.Signals) -> None:
-        for rank in self._alive():
+        for rank in self._running():
             rank.signal_group(signum)
 
     # ---- ends ----
 
     def _note_ends(self, ended: list[Rank]) -> None:
         for rank in ended:
-            self._store.set(f"exit/{rank.rank}", rank.how.encode())
-            if self._spec.verbose:
-                self._say(f"lwccrun: rank {rank.rank} ended: {rank.how}\n")
-        failed = sorted((r for r in ended if r.status != 0), key=_blame)
+            if rank.rank != LAUNCHER:
+                self._store.set(f"exit/{rank.rank}", rank.how.encode())
+                if self._spec.verbose:
+                    self._say(f"lwccrun: rank {rank.rank} ended: {rank.how}\n")
+            if self._crew is not None and self._code is not None:  # the MPI ends all when one has failed
+                rank.stopped_by_us |= rank.rank == LAUNCHER or (rank.status or 0) < 0
+        failed = sorted((r for r in ended if r.status != 0), key=order)
         if not failed or self._code is not None:
             return
         self._failed = failed[0]
@@ -270,7 +308,7 @@ class Supervisor:
     def _end_with(self, code: int, first: signal.Signals) -> None:
         """End the job because of something outside the ranks; the first such reason decides the code."""
         self._signal_groups(first)
-        for rank in self._alive():
+        for rank in self._running():
             rank.stopped_by_us |= first == signal.SIGTERM
         if self._code is not None:
             return  # the escalation is under way: a repeated signal must not postpone it
@@ -287,7 +325,7 @@ class Supervisor:
     def _escalate(self) -> None:
         while self._escalation and time.monotonic() >= self._escalation[0][0]:
             _, signum = self._escalation.pop(0)
-            for rank in self._alive():
+            for rank in self._running():
                 rank.stopped_by_us = True
                 rank.signal_group(signum)
                 rank.signal_group(signal.SIGCONT)  # a stopped process would not see SIGTERM
@@ -295,7 +333,7 @@ class Supervisor:
     def _tidy_groups(self) -> None:
         """After a rank's end: give what it left behind a moment, then kill its group and close its pipes."""
         now = time.monotonic()
-        for rank in self._ranks:
+        for rank in self._processes:
             if rank.died is None or (rank.group_gone and not self._open_fds(rank)) or isinstance(rank, RemoteRank):
                 continue  # an agent tidies up itself
             if not rank.group_gone and not rank.group_alive() and self._watchdog is not None:
@@ -330,46 +368,25 @@ class Supervisor:
                 self._text = report.missing_ranks(self._ranks, started, self._spec.start_timeout)
                 self._end_with(124, signal.SIGTERM)
 
-    def _find_cause(self) -> None:
-        """Blame who failed by itself, also if a rank that failed because of it was gone sooner."""
-        if self._failed is None or not _consequence(self._failed):
-            return
-        causes = [r for r in self._ranks if r.status and not r.stopped_by_us and not _consequence(r)]
-        if causes:
-            self._failed = min(causes, key=lambda r: r.died or 0.0)
-            self._code = exit_code(self._failed.status or 0)
-
     def _conclude(self, log: RunLog) -> int:
-        self._find_cause()
-        code = self._code or 0
         if self._failed is not None:
+            cause = find_cause(self._failed, self._ranks)
+            if cause is not self._failed:
+                self._failed, self._code = cause, exit_code(cause.status or 0)
             self._text = report.first_failure(self._failed, self._ranks, self._spec.log_dir)
-            if self._spec.engine == "mpi":  # our one process is the launcher of the MPI
-                self._text = self._text.replace("rank 0 failed", "the MPI's launcher failed", 1)
+        code = self._code or 0
         if self._text:
             self._say(self._text)
         log.ended(self._ranks, code)
         return code
 
     def _kill_everything(self) -> None:
-        for rank in self._ranks:
+        for rank in self._processes or self._ranks:
             rank.close()
+        if self._crew is not None:
+            self._crew.close()
         if self._watchdog is not None:
             self._watchdog.end()
-
-
-# As Python says it, and as the core does within the words of a framework.
-_OF_ANOTHER = re.compile(r"PeerLost: |ShutDown: rank |rank \d+ (\(host \S+ pid \d+\) )?(has left|is gone)")
-
-
-def _blame(rank: Rank) -> tuple[bool, bool, int]:
-    """Order of several ranks that ended in the same instant: a signal is a cause."""
-    return (_consequence(rank), (rank.status or 0) > 0, rank.rank)
-
-
-def _consequence(rank: Rank) -> bool:
-    """Tell whether the rank's last lines say that it failed because another rank had gone."""
-    return any(_OF_ANOTHER.search(line) for line in rank.err.tail())
 
 
 def _take_signals() -> dict[int, Any]:

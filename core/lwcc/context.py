@@ -202,8 +202,9 @@ def shutdown() -> None:
         for ending in _context.endings:
             ending()
         if _context.owner == os.getpid():
+            lost = lib.lwcc_lost_rank() >= 0
             lib.lwcc_shutdown()
-            engines.end()
+            engines.end(lost)
             if _context.store is not None:
                 _context.store.close()
             _context.owner = 0

@@ -5,6 +5,9 @@ Negotiation and fusion stay LWCC's in each case. `init` calls this between openi
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import faulthandler
 import importlib
 import os
 import secrets
@@ -109,6 +112,8 @@ def _handle(module: Any, thing: Any) -> int:
     return int(module._handleof(thing)) & ((1 << 8 * size) - 1)
 
 
+_FINALIZE_S = 3.0  # what MPI_Finalize may take when a rank is lost: it would wait for that one, perhaps for ever
+_broken = False  # a rank was lost
 _guests: list[Any] = []  # the one that serves this job
 _worlds: list[Any] = []  # two duplicates of MPI_COMM_WORLD, kept for a second init
 
@@ -119,6 +124,8 @@ def use_mpi(module: Any) -> None:
     Raises:
         LwccError: the core cannot use it; the text says why.
     """
+    if not _worlds:
+        atexit.register(_finalize, module)
     while len(_worlds) < 2:
         _worlds.append(module.COMM_WORLD.Dup())
     given, library = ffi.new("lwcc_mpi *"), ffi.new("char[]", os.fsencode(module.__file__))
@@ -164,8 +171,22 @@ def use_gloo(place: rendezvous.Place, store: Optional[rendezvous.Store], timeout
         _guests[-1].start()
 
 
-def end() -> None:
-    """The core has shut down: so does what served it."""
+def _finalize(module: Any) -> None:
+    """At exit, finalize an MPI that has lost a rank; without an end of it, end this process with exit code 1."""
+    if _broken and not module.Is_finalized():
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        with open(os.devnull, "wb") as nowhere:
+            faulthandler.dump_traceback_later(_FINALIZE_S, exit=True, file=nowhere)
+            module.Finalize()
+            faulthandler.cancel_dump_traceback_later()
+
+
+def end(lost: bool) -> None:
+    """The core has shut down, because of a lost rank or in good order: so does what served it."""
+    global _broken
+    _broken |= lost
     while _guests:
         _guests.pop().end()
 

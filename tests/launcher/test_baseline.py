@@ -130,9 +130,9 @@ def test_the_cause_is_shown_not_what_followed_from_it() -> None:
 
 def test_the_command_starts_every_rank_through_the_translator() -> None:
     found = mpi.Mpi("mpich", "MPICH", "/x/mpiexec")
-    command = mpi.command(found, Settings("mpi", ("-bind-to", "none")), 3, ["python", "t.py"])
+    command = mpi.command(found, Settings("mpi", ("-bind-to", "none")), 3, "/pipes", ["python", "t.py"])
     assert command[:5] == ["/x/mpiexec", "-bind-to", "none", "-np", "3"]
-    assert command[-3].endswith("mpirank.py") and command[-2:] == ["python", "t.py"]
+    assert command[-4].endswith("mpirank.py") and command[-3:] == ["/pipes", "python", "t.py"]
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

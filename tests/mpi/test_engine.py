@@ -98,12 +98,64 @@ lwcc.allreduce(np.ones(4), name="b")
 """
 
 
+@pytest.mark.parametrize("kind", ["openmpi", "mpich"])
 @pytest.mark.parametrize("how", ["raise", "kill"])
-def test_a_rank_that_fails_ends_the_job(mpich: Any, environment: dict[str, str], tmp_path: Path, how: str) -> None:
+def test_a_rank_that_fails_is_named(
+    kind: str, how: str, request: Any, environment: dict[str, str], tmp_path: Path
+) -> None:
+    end, code = {"raise": ("exit code 1", 1), "kill": ("signal 9 (SIGKILL)", 137)}[how]
     script = tmp_path / "fails.py"
     script.write_text(FAILING)
-    done = run([mpich.python, "-m", "lwcc.launcher", "-np", "2", "--engine", "mpi", str(script), how], environment)
-    assert done.returncode != 0 and "the MPI's launcher failed" in done.stderr, done.stderr
+    python = request.getfixturevalue(kind).python
+    done = run([python, "-m", "lwcc.launcher", "-np", "2", "--engine", "mpi", str(script), how], environment)
+    assert done.returncode == code and f"lwccrun: rank 1 failed: {end} after" in done.stderr, done.stderr
     if how == "raise":
-        said = done.stderr + done.stdout
-        assert "rank 1 gives up" in said and "has left (lwcc shutdown)" in said
+        assert "[1] RuntimeError: rank 1 gives up" in done.stderr, done.stderr
+        assert done.stderr.splitlines().count("  RuntimeError: rank 1 gives up") == 1, done.stderr
+
+
+SPEAKING = """
+import os, sys
+import lwcc
+lwcc.init()
+print("rank", lwcc.rank(), "says", sys.stdin.read() if lwcc.rank() == 0 else "nothing")
+lwcc.barrier()
+os.makedirs(sys.argv[1], exist_ok=True)
+open(os.path.join(sys.argv[1], f"was-{lwcc.rank()}"), "w").close()
+"""
+
+
+@pytest.mark.parametrize("kind", ["openmpi", "mpich"])
+def test_each_rank_has_an_output_of_its_own(
+    kind: str, request: Any, environment: dict[str, str], tmp_path: Path
+) -> None:
+    script, logs = tmp_path / "says.py", tmp_path / "logs"
+    script.write_text(SPEAKING)
+    command = [request.getfixturevalue(kind).python, "-m", "lwcc.launcher", "-np", "2", "--engine", "mpi"]
+    command += ["--only-rank", "1", "--log-dir", str(logs), str(script), str(tmp_path / "out")]
+    done = subprocess.run(
+        command, env=environment, input="hear me", capture_output=True, text=True, timeout=90, check=False
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stdout == "[1] rank 1 says nothing\n", done.stdout + done.stderr
+    assert (logs / "rank-0" / "stdout.log").read_text() == "rank 0 says hear me\n"
+    assert (logs / "rank-1" / "stdout.log").read_text() == "rank 1 says nothing\n"
+    assert len(list((tmp_path / "out").iterdir())) == 2
+
+
+ASLEEP = """
+import os, signal, sys
+import lwcc
+if int(os.environ["LWCC_RANK"]) == 1:
+    print("asleep", flush=True)
+    signal.pause()
+lwcc.init()
+"""
+
+
+def test_who_does_not_come_is_named(openmpi: Any, environment: dict[str, str], tmp_path: Path) -> None:
+    script = tmp_path / "asleep.py"
+    script.write_text(ASLEEP)
+    # MPI's own init waits for all, so that rank 0 does not come either
+    command = [openmpi.python, "-m", "lwcc.launcher", "-np", "2", "--engine", "mpi", "--start-timeout", "4"]
+    done = run([*command, str(script)], environment)
+    assert done.returncode == 124 and "rank 1 (host" in done.stderr and "2 of 2 ranks did not" in done.stderr

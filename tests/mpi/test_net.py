@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lwcc.launcher import net, netrelay
+from lwcc.launcher import netrelay
+from lwcc.launcher.folder import own_folder
 from lwcc.launcher.net import NetSpec, parse_net
 
 NBYTES = 4 << 20
@@ -148,11 +151,67 @@ def test_the_relay_keeps_order_and_loses_its_share() -> None:
 def test_the_folder_of_a_dead_launcher_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
-    monkeypatch.setattr(net.tempfile, "gettempdir", lambda: str(tmp_path))
-    for owner in (ended.pid, os.getpid()):
-        (tmp_path / f"lwcc-net-{owner}-x").mkdir()
-    net._remove_left_over()
-    assert [path.name for path in tmp_path.iterdir()] == [f"lwcc-net-{os.getpid()}-x"]
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for owner in (ended.pid, os.getppid()):
+        (tmp_path / f"lwcc-run-{owner}-x").mkdir()
+    with own_folder() as mine:
+        assert {path.name for path in tmp_path.iterdir()} == {f"lwcc-run-{os.getppid()}-x", Path(mine).name}
+
+
+SILENCED = """
+import numpy as np
+import lwcc
+lwcc.init()
+while True:
+    lwcc.allreduce(np.ones(1000, np.float32), name="a")
+    print("running", flush=True)
+"""
+
+
+def on_node(job: int) -> set[str]:
+    """The processes in the network namespaces of the nodes of a launcher."""
+    nodes = Path(f"/proc/{job}/task/{job}/children").read_text().split()
+    keepers = [p for p in nodes if b"netnode.py" in Path(f"/proc/{p}/cmdline").read_bytes()]
+    spaces = {os.readlink(f"/proc/{p}/ns/net") for p in keepers}
+    found = set()
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            found |= {path.name} if os.readlink(path / "ns" / "net") in spaces else set()
+        except OSError:
+            pass  # it has ended
+    return found
+
+
+@needs_root
+@pytest.mark.parametrize("engine", ["own", "mpi"])
+def test_a_node_without_its_link_is_named_and_nothing_stays(
+    engine: str, openmpi: Any, environment: dict[str, str], tmp_path: Path
+) -> None:
+    script = tmp_path / "silenced.py"
+    script.write_text(SILENCED)
+    command = [openmpi.python, "-m", "lwcc.launcher", "-np", "2", "--net", "none", "--engine", engine, str(script)]
+    environment["LWCC_PEER_TIMEOUT"] = "3"
+    with open(tmp_path / "said", "w+", encoding="utf-8") as said:
+        job = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=said, text=True)
+        assert job.stdout is not None
+        while "running" not in job.stdout.readline():
+            assert job.poll() is None
+        there = on_node(job.pid)
+        keeper = next(p for p in there if b"\0node1\0" in Path(f"/proc/{p}/cmdline").read_bytes())
+        subprocess.run(["nsenter", "-t", keeper, "-n", "ip", "link", "set", "eth0", "down"], check=True)
+        job.communicate(timeout=80)
+        said.seek(0)
+        text = said.read()
+    assert job.returncode == 1, text
+    assert re.search(r"lwccrun: rank [01] failed: exit code 1 after .* \(host node[01]", text), text
+    assert "PeerLost: rank" in text and not any(alive(p) for p in there), text
+
+
+def alive(pid: str) -> bool:
+    try:
+        return " Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
 
 
 def interfaces() -> str:
