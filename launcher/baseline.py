@@ -15,6 +15,7 @@ from lwcc.launcher import info
 from lwcc.launcher.args import LaunchSpec
 from lwcc.launcher.engines import Settings
 from lwcc.launcher.env import cores
+from lwcc.launcher.logdir import clear
 from lwcc.launcher.measure import (
     Run,
     agreement,
@@ -102,6 +103,7 @@ def _run_one(spec: LaunchSpec, command: Sequence[str], variant: Variant, folder:
     one = replace(
         spec, engine=variant.engine, settings=variant.settings, log_dir=folder, extra_env=same, baseline=()
     )  # fmt: skip
+    clear(folder)
     began = time.monotonic()
     code = run_job(one, command, network)
     run = Run(variant.name, code, time.monotonic() - began)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lwcc.launcher import baseline, measure, mpi, report
+from lwcc.launcher import baseline, logdir, measure, mpi, report
 from lwcc.launcher.args import parse
 from lwcc.launcher.engines import Settings
 from lwcc.launcher.spawn import CannotRun
@@ -45,6 +45,56 @@ def test_journals_give_steps_and_counters(tmp_path: Path) -> None:
     measure.read_journals(run, str(tmp_path))
     assert [round(s * 1e9) for s in run.step_s] == [10, 15, 10]
     assert (run.nbytes, run.allreduces, run.engine) == (100, [0, 3], 1)
+
+
+JOURNAL = {"rank": 1, "steps": [[0, 0, 0], [9, 1, 2]],
+           "stats": {"waited_ns": 7, "busy_ns": 9, "bytes": 100, "allreduces": [0, 3], "engine": 1}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    [json.dumps(JOURNAL)[:-9], "", "[]", "7", '{"rank": 0}', "\xff", json.dumps({**JOURNAL, "steps": [[1, 2]]}),
+     json.dumps({**JOURNAL, "rank": "x"}), json.dumps({**JOURNAL, "stats": {}})],
+)  # fmt: skip
+def test_a_broken_or_foreign_journal_is_named_and_skipped(tmp_path: Path, capsys: Any, text: str) -> None:
+    (tmp_path / "rank-0.json").write_bytes(text.encode("latin-1"))
+    (tmp_path / "rank-1.json").write_text(json.dumps(JOURNAL))
+    run = measure.Run("lwcc", 0, 1.0)
+    measure.read_journals(run, str(tmp_path))
+    assert [rank["rank"] for rank in run.ranks] == [1] and run.nbytes == 100
+    told = capsys.readouterr().err
+    assert f"lwccrun: {tmp_path / 'rank-0.json'} is no journal of a rank" in told and told.count("\n") == 1
+
+
+def test_only_our_own_files_of_an_earlier_run_are_cleared(tmp_path: Path) -> None:
+    run, other = tmp_path / "run", tmp_path / "other"
+    ours = ["rank-0/stdout.log", "rank-0/stdout.times", "rank-3/stderr.log", "rank.11/stdout", "journal/rank-3.json",
+            "journal/rank-4.json.part"]  # fmt: skip
+    theirs = ["rank-0/notes.txt", "rank-x/stdout.log", "journal/rank-x.json", "stdout.log", "results/stdout.log"]
+    for name in [*ours, *theirs]:
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).touch()
+    other.mkdir()
+    (other / "stdout.log").touch()
+    (run / "rank-9").symlink_to(other)
+    logdir.clear(str(run))
+    left = sorted(str(path.relative_to(run)) for path in run.rglob("*") if path.is_file())
+    assert left == sorted(theirs) and (other / "stdout.log").exists()
+    assert not (run / "rank-3").exists()
+    logdir.clear(str(tmp_path / "none"))
+
+
+def test_an_earlier_runs_ranks_do_not_count(lwccrun: Any, tmp_path: Path) -> None:
+    old = tmp_path / "runs" / "lwcc-1"
+    for path in (old / "journal" / "rank-1.json", old / "rank-7" / "stdout.log"):
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(JOURNAL))
+    script = lwccrun.script("print('loss 1.0')")
+    code, _, err = lwccrun("-np", "2", "--baseline", "gloo", "--log-dir", str(tmp_path / "runs"), script).finish()
+    assert code == 0 and "journal" not in err
+    record = json.loads((tmp_path / "runs" / "run.json").read_text())
+    assert [run["nbytes"] for run in record["runs"]] == [None, None]
+    assert sorted(path.name for path in old.iterdir()) == ["rank-0", "rank-1", "run.json"]
 
 
 @pytest.mark.parametrize(
