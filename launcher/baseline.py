@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import sys
@@ -15,7 +14,7 @@ from lwcc.launcher import info
 from lwcc.launcher.args import LaunchSpec
 from lwcc.launcher.engines import Settings
 from lwcc.launcher.env import cores
-from lwcc.launcher.logdir import clear
+from lwcc.launcher.logdir import clear, write_json
 from lwcc.launcher.measure import (
     Run,
     agreement,
@@ -67,14 +66,7 @@ def run_baseline(spec: LaunchSpec, command: Sequence[str], network: Network | No
     folder = spec.log_dir or f"lwcc-{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     os.makedirs(folder, exist_ok=True)
     began = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    turns = [(variant, repeat + 1) for repeat in range(spec.repeat) for variant in variants]
-    runs: list[Run] = []
-    for variant, repeat in turns:
-        _say(f"--- {variant.name}, run {repeat} of {spec.repeat} ({variant.settings.text()})")
-        runs.append(_run_one(spec, command, variant, os.path.join(folder, f"{variant.name}-{repeat}"), network))
-        if runs[-1].code in ENDING.values() and len(runs) < len(turns):
-            _say(f"ended by a signal; left out: {', '.join(f'{v.name}-{n}' for v, n in turns[len(runs) :])}")
-            break
+    runs = _run_all(spec, command, variants, folder, network)
     begun = {run.variant for run in runs}
     record = {
         "kind": "baseline", "lwcc_version": info.version(), "np": spec.np, "command": list(spec.command),
@@ -83,12 +75,31 @@ def run_baseline(spec: LaunchSpec, command: Sequence[str], network: Network | No
         "settings": {v.name: v.settings.text() for v in variants if v.name in begun},
         "runs": [run.as_record() for run in runs],
     }  # fmt: skip
-    path = os.path.join(folder, "run.json")
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(record, file, indent=1)
     print("\n" + table(record, runs), flush=True)
+    code = next((run.code for run in runs if run.code), 0)
+    path = os.path.join(folder, "run.json")
+    try:
+        write_json(path, record)
+    except OSError as error:
+        _say(f"{path} cannot be written: {error.strerror or error}")
+        return code or 1
     print(f"written: {path}  (a page of it: lwcc report {folder} -o report.html)", flush=True)
-    return next((run.code for run in runs if run.code), 0)
+    return code
+
+
+def _run_all(
+    spec: LaunchSpec, command: Sequence[str], variants: Sequence[Variant], folder: str, network: Network | None
+) -> list[Run]:
+    """Run the variants in turn, as often as is wanted; a signal leaves out what is to come, and says so."""
+    turns = [(variant, repeat + 1) for repeat in range(spec.repeat) for variant in variants]
+    runs: list[Run] = []
+    for variant, repeat in turns:
+        _say(f"--- {variant.name}, run {repeat} of {spec.repeat} ({variant.settings.text()})")
+        runs.append(_run_one(spec, command, variant, os.path.join(folder, f"{variant.name}-{repeat}"), network))
+        if runs[-1].code in ENDING.values() and len(runs) < len(turns):
+            _say(f"ended by a signal; left out: {', '.join(f'{v.name}-{n}' for v, n in turns[len(runs) :])}")
+            break
+    return runs
 
 
 def _say(text: str) -> None:
@@ -103,9 +114,13 @@ def _run_one(spec: LaunchSpec, command: Sequence[str], variant: Variant, folder:
     one = replace(
         spec, engine=variant.engine, settings=variant.settings, log_dir=folder, extra_env=same, baseline=()
     )  # fmt: skip
-    clear(folder)
     began = time.monotonic()
-    code = run_job(one, command, network)
+    try:
+        clear(folder)
+        code = run_job(one, command, network)
+    except OSError as error:  # a full disk, say; what the runs before it have shown is not lost
+        _say(f"{variant.name} could not run: {error}")
+        return Run(variant.name, 1, time.monotonic() - began)
     run = Run(variant.name, code, time.monotonic() - began)
     log = os.path.join(folder, "rank-0", "stdout.log")
     if os.path.exists(log):

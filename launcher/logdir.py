@@ -1,14 +1,31 @@
-"""The folders of runs on disk, cleared of what an earlier run has left there."""
+"""The folders and files of runs on disk: made, written whole or not at all, and cleared of an earlier run's."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 _RANK_FOLDER = re.compile(r"rank[-.]\d+", re.ASCII)
 _RANK_FILES = ("stdout.log", "stderr.log", "stdout.times", "stdout", "stderr")
 _JOURNAL = re.compile(r"rank-\d+\.json(\.part)?", re.ASCII)
+
+
+def write_json(path: str, record: Mapping[str, Any]) -> None:
+    """Write a file that is never seen half-written. Raises OSError, and leaves what was there before."""
+    part = path + ".part"
+    try:
+        with open(part, "w", encoding="utf-8") as file:
+            json.dump(record, file, indent=2)
+            file.write("\n")
+        os.replace(part, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        raise
 
 
 def clear(folder: str) -> None:

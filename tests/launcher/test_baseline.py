@@ -196,3 +196,24 @@ def test_a_signal_ends_the_whole_comparison(lwccrun: Any, tmp_path: Path, signum
     assert "ended by a signal; left out: gloo-1, lwcc-2, gloo-2" in err
     record = json.loads((folder / "run.json").read_text())
     assert [run["variant"] for run in record["runs"]] == ["lwcc"] == list(record["settings"])
+
+
+@pytest.mark.parametrize(("ends", "code"), [(0, 1), (3, 3)])
+def test_the_table_is_shown_also_if_it_cannot_be_written(lwccrun: Any, tmp_path: Path, ends: int, code: int) -> None:
+    folder = tmp_path / "runs"
+    (folder / "run.json").mkdir(parents=True)
+    script = lwccrun.script(f"import os\nprint('loss 1.0')\nraise SystemExit({ends} * (os.environ['RANK'] == '0'))")
+    got, out, err = lwccrun("-np", "2", "--baseline", "gloo", "--log-dir", str(folder), script).finish()
+    assert got == code and "losses of lwcc and gloo: identical as printed" in out and "written:" not in out
+    assert err.splitlines()[-1] == f"lwccrun: {folder / 'run.json'} cannot be written: Is a directory"
+    assert not list(folder.glob("*.part"))
+
+
+def test_a_run_without_room_for_its_logs_does_not_lose_the_others(lwccrun: Any, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "gloo-1").touch()  # a file in the place of a folder
+    script = lwccrun.script("print('loss 1.0')")
+    code, out, err = lwccrun("-np", "2", "--baseline", "gloo", "--log-dir", str(tmp_path / "runs"), script).finish()
+    assert code != 0 and "gloo could not run: " in err
+    rows = [line.split() for line in out.splitlines()]
+    assert ["gloo", "exit", str(code)] in rows and any(row[:1] == ["lwcc"] for row in rows)

@@ -80,6 +80,17 @@ def test_the_log_directory_holds_every_rank_and_the_run(lwccrun: Any, tmp_path: 
     assert secret not in text
 
 
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_full_disk_at_the_end_does_not_change_the_exit_code(lwccrun: Any, tmp_path: Path, code: int) -> None:
+    logs = tmp_path / "logs"
+    text = f"[ $RANK = 0 ] && ln -s /dev/full {logs}/run.json.part; exit {code}"
+    got, _, err = lwccrun("-np", "2", "--log-dir", str(logs), "sh", "-c", text).finish()
+    assert got == code
+    assert err.splitlines()[-1] == f"lwccrun: {logs}/run.json cannot be written: No space left on device"
+    assert sorted(path.name for path in logs.iterdir()) == ["rank-0", "rank-1", "run.json"]
+    assert json.loads((logs / "run.json").read_text())["ended"] is None  # as it was known at the start
+
+
 def test_horovods_log_layout(lwccrun: Any, tmp_path: Path) -> None:
     job = lwccrun("-np", "11", "--output-filename", str(tmp_path / "h"), "sh", "-c", "echo o$RANK; echo e >&2")
     assert job.finish()[0] == 0
