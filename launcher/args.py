@@ -14,6 +14,7 @@ from lwcc.launcher import slurm
 from lwcc.launcher.engines import ENGINES, STARTERS, Settings, engine_list
 from lwcc.launcher.flags import MAPPED, REFUSED, Refused
 from lwcc.launcher.hosts import Host, HostError, merge_local, parse_hostfile, parse_hosts, used
+from lwcc.launcher.logdir import fault
 from lwcc.launcher.net import NetSpec, parse_net
 from lwcc.launcher.spawn import CannotRun
 
@@ -234,6 +235,7 @@ def parse(argv: Sequence[str]) -> LaunchSpec:
         command = command[1:]
     if not ns.check_build:
         _check_required(parser, ns, command)
+        _check_log_dir(parser, ns)
     hosts, starter = _find_hosts(parser, ns)
     if not (ns.np or hosts or ns.check_build):
         parser.error("how many ranks? Give -np N")
@@ -283,6 +285,13 @@ def _check_required(parser: argparse.ArgumentParser, ns: Any, command: Sequence[
         parser.error("--mpi-best needs mpi among the engines of --baseline")
     if not command:
         parser.error("-m needs a module" if ns.module is not None else "what to run? Give a script or a command")
+
+
+def _check_log_dir(parser: argparse.ArgumentParser, ns: Any) -> None:
+    option, path = ("--log-dir", ns.log_dir) if ns.log_dir else ("--output-filename", ns.output_filename)
+    wrong = fault(path) if path else ""
+    if wrong:
+        parser.exit(2, f"lwccrun: {option} {path}: {wrong}\n")
 
 
 def _find_variables(parser: argparse.ArgumentParser, ns: Any) -> dict[str, str]:

@@ -14,7 +14,7 @@ from lwcc.launcher import info
 from lwcc.launcher.args import LaunchSpec
 from lwcc.launcher.engines import Settings
 from lwcc.launcher.env import cores
-from lwcc.launcher.logdir import clear, write_json
+from lwcc.launcher.logdir import clear, make, write_json
 from lwcc.launcher.measure import (
     Run,
     agreement,
@@ -26,6 +26,7 @@ from lwcc.launcher.measure import (
     size_text,
 )
 from lwcc.launcher.net import Network
+from lwcc.launcher.spawn import CannotRun
 from lwcc.launcher.supervise import ENDING
 
 
@@ -64,7 +65,7 @@ def run_baseline(spec: LaunchSpec, command: Sequence[str], network: Network | No
     variants, version = find_variants(spec)
     stem = os.path.splitext(script_of(spec.command))[0]
     folder = spec.log_dir or f"lwcc-{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    os.makedirs(folder, exist_ok=True)
+    make(folder, "--output-filename" if spec.horovod_log_layout else "--log-dir")
     began = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     runs = _run_all(spec, command, variants, folder, network)
     begun = {run.variant for run in runs}
@@ -118,9 +119,9 @@ def _run_one(spec: LaunchSpec, command: Sequence[str], variant: Variant, folder:
     try:
         clear(folder)
         code = run_job(one, command, network)
-    except OSError as error:  # a full disk, say; what the runs before it have shown is not lost
+    except (CannotRun, OSError) as error:  # a full disk, say; what the runs before it have shown is not lost
         _say(f"{variant.name} could not run: {error}")
-        return Run(variant.name, 1, time.monotonic() - began)
+        return Run(variant.name, error.code if isinstance(error, CannotRun) else 1, time.monotonic() - began)
     run = Run(variant.name, code, time.monotonic() - began)
     log = os.path.join(folder, "rank-0", "stdout.log")
     if os.path.exists(log):

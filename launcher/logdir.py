@@ -3,15 +3,39 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from lwcc.launcher.spawn import CannotRun
+
 _RANK_FOLDER = re.compile(r"rank[-.]\d+", re.ASCII)
 _RANK_FILES = ("stdout.log", "stderr.log", "stdout.times", "stdout", "stderr")
 _JOURNAL = re.compile(r"rank-\d+\.json(\.part)?", re.ASCII)
+
+
+def fault(path: str) -> str:
+    """Why there can be no run directory, as far as looking tells; "" if there can be. Makes nothing."""
+    found = os.path.abspath(path)
+    while not os.path.lexists(found):
+        found = os.path.dirname(found)
+    if not os.path.isdir(found):
+        what = "a file" if os.path.isfile(found) else "no folder"
+        return f"it is {what}" if found == os.path.abspath(path) else f"{found} is {what}"
+    if os.access(found, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        return ""
+    return os.strerror(errno.EROFS if os.statvfs(found).f_flag & os.ST_RDONLY else errno.EACCES)
+
+
+def make(path: str, option: str) -> None:
+    """Make a run directory. Raises CannotRun with the option that named it, and what is wrong."""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise CannotRun(f"{option} {path}: {fault(path) or error.strerror or error}", 2) from None
 
 
 def write_json(path: str, record: Mapping[str, Any]) -> None:

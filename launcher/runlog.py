@@ -13,7 +13,7 @@ from lwcc.launcher import info
 from lwcc.launcher.args import LaunchSpec
 from lwcc.launcher.env import without_secret
 from lwcc.launcher.hosts import used
-from lwcc.launcher.logdir import write_json
+from lwcc.launcher.logdir import make, write_json
 from lwcc.launcher.spawn import Rank
 
 _SHOWN_PREFIXES = ("LWCC_", "OMP_", "MKL_", "CUDA_VISIBLE", "MASTER_", "PYTHON")
@@ -22,7 +22,8 @@ _SHOWN_PREFIXES = ("LWCC_", "OMP_", "MKL_", "CUDA_VISIBLE", "MASTER_", "PYTHON")
 class RunLog:
     """A run directory; with directory None every method does nothing.
 
-    Raises OSError if the ranks' files cannot be opened. That run.json cannot be written is only said: the job counts.
+    Raises CannotRun if there can be none, OSError if a rank's files cannot be opened. That run.json cannot be written
+    is only said: the job counts.
     """
 
     def __init__(self, spec: LaunchSpec, job_id: str) -> None:
@@ -45,7 +46,7 @@ class RunLog:
         }
         if self._directory is not None:
             self._record["lwcc_version"] = info.version()
-            os.makedirs(self._directory, exist_ok=True)
+            make(self._directory, "--output-filename" if spec.horovod_log_layout else "--log-dir")
 
     def open(self, rank: int) -> Sequence[BinaryIO | None]:
         """The files for a rank's stdout and stderr."""
