@@ -84,7 +84,8 @@ def run_baseline(spec: LaunchSpec, command: Sequence[str], network: Network | No
     except OSError as error:
         _say(f"{path} cannot be written: {error.strerror or error}")
         return code or 1
-    print(f"written: {path}  (a page of it: lwcc report {folder} -o report.html)", flush=True)
+    hint = f"  (a page of it: lwcc report {folder} -o report.html)" if any(run.told() for run in runs) else ""
+    print(f"written: {path}{hint}", flush=True)
     return code
 
 

@@ -217,3 +217,25 @@ def test_a_run_without_room_for_its_logs_does_not_lose_the_others(lwccrun: Any, 
     assert code != 0 and "gloo could not run: " in err
     rows = [line.split() for line in out.splitlines()]
     assert ["gloo", "exit", str(code)] in rows and any(row[:1] == ["lwcc"] for row in rows)
+
+
+@pytest.mark.parametrize(("text", "hint"), [("raise SystemExit(3)", False), ("print('loss 1.0')", True)])
+def test_a_page_is_proposed_only_where_there_is_something_to_show(
+    lwccrun: Any, tmp_path: Path, text: str, hint: bool
+) -> None:
+    folder = tmp_path / "runs"
+    job = lwccrun("-np", "2", "--baseline", "gloo", "--log-dir", str(folder), lwccrun.script(text))
+    code, out, _ = job.finish()
+    assert code == (0 if hint else 3) and f"written: {folder / 'run.json'}" in out
+    assert ("lwcc report" in out) == hint and out.count("exit 3") == (0 if hint else 2)
+
+
+def test_the_best_settings_of_an_mpi_have_rows_also_where_only_they_told_something() -> None:
+    names = ["lwcc", "mpi", "mpi-ucx", "mpi-xhc"]
+    runs = [measure.Run(name, 0 if name == "mpi-ucx" else 3, 1.0) for name in names]
+    runs[2].samples_per_s = 50.0
+    record = {"np": 2, "machine": "m", "mpi": "Open MPI", "settings": dict.fromkeys(names, "as it comes")}
+    rows = [line.split() for line in baseline.table(record, runs).splitlines()]
+    assert [row[:3] for row in rows if row[0] in names] == [
+        ["lwcc", "exit", "3"], ["mpi", "exit", "3"], ["mpi-ucx", "50", "-"], ["mpi-xhc", "exit", "3"]
+    ]  # fmt: skip
