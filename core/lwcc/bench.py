@@ -28,6 +28,11 @@ COLLECTIVES = ("allreduce", "broadcast", "allgather", "reducescatter", "alltoall
 HEADS = ("size", "count", "dtype", "engine", "t_med us", "t_p99", "cv%", "algbw GB/s", "busbw", "of limit", "wrong",
          "vs_best")  # fmt: skip
 LIMIT_CODE = 124  # as lwccrun --timeout has it
+ABOUT = """\
+Time a collective of LWCC on real ranks of this machine, beside other engines if --vs names them, in interleaved rounds;
+check every result; print a table of the sizes. p2p also fits what a message costs, and keeps it for jobs over a wire.
+Exit code: 0 fine, 1 a result was wrong, 2 wrong usage, 124 an engine reached --limit."""
+EXAMPLE = "example: lwcc bench allreduce -np 4 -b 1K -e 64M --vs mpi,gloo --json run.json"
 
 
 class BenchError(RuntimeError):
@@ -347,12 +352,21 @@ def run(args: argparse.Namespace) -> int:
 
 def add_parser(commands: Any) -> None:
     """Add the command to `lwcc`."""
-    parser = commands.add_parser("bench", help="time a collective, beside other engines")
-    parser.add_argument("collective", choices=COLLECTIVES)
+    parser = commands.add_parser(
+        "bench", help="time a collective, beside other engines", description=ABOUT, epilog=EXAMPLE,
+    )  # fmt: skip
+    parser.add_argument(
+        "collective", choices=COLLECTIVES, metavar="COLLECTIVE",
+        help=f"what is timed: {', '.join(COLLECTIVES)} (a message from rank 0 to rank 1)",
+    )  # fmt: skip
     parser.add_argument("-np", dest="np", type=int, default=2, metavar="N", help="ranks (default 2)")
-    parser.add_argument("-b", default="8", metavar="BYTES", help="first size, of the larger of input and output")
-    parser.add_argument("-e", default="16M", metavar="BYTES", help="last size (suffixes K, M, G)")
-    parser.add_argument("-f", type=float, default=8.0, metavar="X", help="each size is X times the one before")
+    parser.add_argument(
+        "-b", default="8", metavar="BYTES", help="first size, of the larger of input and output (default 8)"
+    )
+    parser.add_argument("-e", default="16M", metavar="BYTES", help="last size; suffixes K, M, G (default 16M)")
+    parser.add_argument(
+        "-f", type=float, default=8.0, metavar="X", help="each size is X times the one before (default 8)"
+    )
     parser.add_argument("--dtype", default="float32", help="of the elements: float32 (default), bfloat16, int8 ...")
     parser.add_argument("--in-place", action="store_true", help="input and output are one array")
     parser.add_argument("--registered", action="store_true", help="arrays in registered memory")
@@ -360,9 +374,14 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--vs", default="", metavar="ENGINES", help="mpi, gloo, or both")
     parser.add_argument("--mpi-best", action="store_true", help="with --vs mpi: also the MPI's best known settings")
     parser.add_argument("--rounds", type=int, default=3, metavar="R", help="interleaved rounds (default 3)")
-    parser.add_argument("--budget", type=float, default=0.1, metavar="S", help="seconds for one size of one round")
-    parser.add_argument("--limit", type=float, default=300.0, metavar="S", help="seconds for one engine of one round")
+    parser.add_argument(
+        "--budget", type=float, default=0.1, metavar="S", help="seconds for one size of one round (default 0.1)"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=300.0, metavar="S",
+        help="seconds for one engine of one round, after which it is ended and left out (default 300)",
+    )  # fmt: skip
     parser.add_argument("--transport", choices=("shm", "tcp", "ucx", "shm+ucx"), help="LWCC's transport")
     parser.add_argument("--net", help="a network of namespaces, as for lwccrun")
-    parser.add_argument("--json", metavar="FILE", help="write everything to this file")
+    parser.add_argument("--json", metavar="FILE", help="write everything to this file, for lwcc report")
     parser.set_defaults(run=run)
