@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -14,10 +14,12 @@ from lwcc.launcher import slurm
 from lwcc.launcher.engines import ENGINES, STARTERS, Settings, engine_list
 from lwcc.launcher.flags import MAPPED, REFUSED, Refused
 from lwcc.launcher.hosts import Host, HostError, merge_local, parse_hostfile, parse_hosts, used
+from lwcc.launcher.logdir import fault
 from lwcc.launcher.net import NetSpec, parse_net
 from lwcc.launcher.spawn import CannotRun
 
 MAX_RANKS = 4096
+MAX_RUNS = 1000  # of --repeat
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RESERVED = re.compile(
     r"LWCC_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|RENDEZVOUS|SECRET|GENERATION|JOB_ID)|RANK|WORLD_SIZE|LOCAL_RANK"
@@ -131,16 +133,29 @@ class _Version(argparse.Action):
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
     if not 0 < value < 1e9:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
     return value
 
 
-def _ranks(text: str) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= MAX_RANKS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks (1 to {MAX_RANKS})")
-    return int(text)
+def _count(what: str, least: int, most: int) -> Callable[[str], int]:
+    """Return what reads a whole number of this range; what: the words for it in the refusal."""
+
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what} ({least} to {most})")
+        return int(text)
+
+    return read
+
+
+_ranks = _count("a number of ranks", 1, MAX_RANKS)
+_rank = _count("a rank", 0, MAX_RANKS - 1)
+_runs = _count("a number of runs", 1, MAX_RUNS)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -192,7 +207,7 @@ def _add_placement(group: Any) -> None:
 
 def _add_output(group: Any) -> None:
     group.add_argument("--no-tag", action="store_true", help="pass the ranks' bytes on as they are, without [rank]")
-    group.add_argument("--only-rank", type=int, metavar="R", help="show only this rank's output")
+    group.add_argument("--only-rank", type=_rank, metavar="R", help="show only this rank's output")
     where = group.add_mutually_exclusive_group()
     where.add_argument("--log-dir", metavar="DIR", help="keep DIR/rank-R/stdout.log, stderr.log and DIR/run.json")
     where.add_argument("--output-filename", metavar="DIR", help="the same as DIR/rank.R/stdout and stderr")
@@ -203,7 +218,7 @@ def _add_comparison(group: Any) -> None:
         "--baseline", type=engine_list, default=(), metavar="ENGINES",
         help="run the script on LWCC and on each of these (mpi, gloo), and print one table",
     )  # fmt: skip
-    group.add_argument("--repeat", type=_ranks, default=1, metavar="R", help="with --baseline: R interleaved runs each")
+    group.add_argument("--repeat", type=_runs, default=1, metavar="R", help="with --baseline: R interleaved runs each")
     group.add_argument("--mpi-best", action="store_true", help="with --baseline mpi: also its best known settings")
     group.add_argument(
         "--net", type=parse_net, metavar="SPEC",
@@ -236,6 +251,7 @@ def parse(argv: Sequence[str]) -> LaunchSpec:
         command = command[1:]
     if not ns.check_build:
         _check_required(parser, ns, command)
+        _check_log_dir(parser, ns)
     hosts, starter = _find_hosts(parser, ns)
     if not (ns.np or hosts or ns.check_build):
         parser.error("how many ranks? Give -np N")
@@ -285,6 +301,13 @@ def _check_required(parser: argparse.ArgumentParser, ns: Any, command: Sequence[
         parser.error("--mpi-best needs mpi among the engines of --baseline")
     if not command:
         parser.error("-m needs a module" if ns.module is not None else "what to run? Give a script or a command")
+
+
+def _check_log_dir(parser: argparse.ArgumentParser, ns: Any) -> None:
+    option, path = ("--log-dir", ns.log_dir) if ns.log_dir else ("--output-filename", ns.output_filename)
+    wrong = fault(path) if path else ""
+    if wrong:
+        parser.exit(2, f"lwccrun: {option} {path}: {wrong}\n")
 
 
 def _find_variables(parser: argparse.ArgumentParser, ns: Any) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import sys
@@ -15,6 +14,7 @@ from lwcc.launcher import info
 from lwcc.launcher.args import LaunchSpec
 from lwcc.launcher.engines import Settings
 from lwcc.launcher.env import cores
+from lwcc.launcher.logdir import clear, make, write_json
 from lwcc.launcher.measure import (
     Run,
     agreement,
@@ -26,6 +26,7 @@ from lwcc.launcher.measure import (
     size_text,
 )
 from lwcc.launcher.net import Network
+from lwcc.launcher.spawn import CannotRun
 from lwcc.launcher.supervise import ENDING
 
 
@@ -64,16 +65,9 @@ def run_baseline(spec: LaunchSpec, command: Sequence[str], network: Network | No
     variants, version = find_variants(spec)
     stem = os.path.splitext(script_of(spec.command))[0]
     folder = spec.log_dir or f"lwcc-{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    os.makedirs(folder, exist_ok=True)
+    make(folder, "--output-filename" if spec.horovod_log_layout else "--log-dir")
     began = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    turns = [(variant, repeat + 1) for repeat in range(spec.repeat) for variant in variants]
-    runs: list[Run] = []
-    for variant, repeat in turns:
-        _say(f"--- {variant.name}, run {repeat} of {spec.repeat} ({variant.settings.text()})")
-        runs.append(_run_one(spec, command, variant, os.path.join(folder, f"{variant.name}-{repeat}"), network))
-        if runs[-1].code in ENDING.values() and len(runs) < len(turns):
-            _say(f"ended by a signal; left out: {', '.join(f'{v.name}-{n}' for v, n in turns[len(runs) :])}")
-            break
+    runs = _run_all(spec, command, variants, folder, network)
     begun = {run.variant for run in runs}
     record = {
         "kind": "baseline", "lwcc_version": info.version(), "np": spec.np, "command": list(spec.command),
@@ -82,12 +76,32 @@ def run_baseline(spec: LaunchSpec, command: Sequence[str], network: Network | No
         "settings": {v.name: v.settings.text() for v in variants if v.name in begun},
         "runs": [run.as_record() for run in runs],
     }  # fmt: skip
-    path = os.path.join(folder, "run.json")
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(record, file, indent=1)
     print("\n" + table(record, runs), flush=True)
-    print(f"written: {path}  (a page of it: lwcc report {folder} -o report.html)", flush=True)
-    return next((run.code for run in runs if run.code), 0)
+    code = next((run.code for run in runs if run.code), 0)
+    path = os.path.join(folder, "run.json")
+    try:
+        write_json(path, record)
+    except OSError as error:
+        _say(f"{path} cannot be written: {error.strerror or error}")
+        return code or 1
+    hint = f"  (a page of it: lwcc report {folder} -o report.html)" if any(run.told() for run in runs) else ""
+    print(f"written: {path}{hint}", flush=True)
+    return code
+
+
+def _run_all(
+    spec: LaunchSpec, command: Sequence[str], variants: Sequence[Variant], folder: str, network: Network | None
+) -> list[Run]:
+    """Run the variants in turn, as often as is wanted; a signal leaves out what is to come, and says so."""
+    turns = [(variant, repeat + 1) for repeat in range(spec.repeat) for variant in variants]
+    runs: list[Run] = []
+    for variant, repeat in turns:
+        _say(f"--- {variant.name}, run {repeat} of {spec.repeat} ({variant.settings.text()})")
+        runs.append(_run_one(spec, command, variant, os.path.join(folder, f"{variant.name}-{repeat}"), network))
+        if runs[-1].code in ENDING.values() and len(runs) < len(turns):
+            _say(f"ended by a signal; left out: {', '.join(f'{v.name}-{n}' for v, n in turns[len(runs) :])}")
+            break
+    return runs
 
 
 def _say(text: str) -> None:
@@ -103,7 +117,12 @@ def _run_one(spec: LaunchSpec, command: Sequence[str], variant: Variant, folder:
         spec, engine=variant.engine, settings=variant.settings, log_dir=folder, extra_env=same, baseline=()
     )  # fmt: skip
     began = time.monotonic()
-    code = run_job(one, command, network)
+    try:
+        clear(folder)
+        code = run_job(one, command, network)
+    except (CannotRun, OSError) as error:  # a full disk, say; what the runs before it have shown is not lost
+        _say(f"{variant.name} could not run: {error}")
+        return Run(variant.name, error.code if isinstance(error, CannotRun) else 1, time.monotonic() - began)
     run = Run(variant.name, code, time.monotonic() - began)
     log = os.path.join(folder, "rank-0", "stdout.log")
     if os.path.exists(log):

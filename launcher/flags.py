@@ -42,7 +42,7 @@ def _megabytes(text: str) -> str:
 
 
 def _whole(text: str) -> str:
-    if not text.isdigit() or len(text) > 9:
+    if not (text.isascii() and text.isdigit()) or len(text) > 9:
         raise ValueError("expected a whole number")
     return str(int(text))
 

@@ -1,4 +1,4 @@
-"""What one run of a script on one engine has shown: its own output, and the journals of its ranks. Pure reading."""
+"""What one run of a script on one engine has shown: its own output, and the journals of its ranks. Only reads."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import re
 import statistics
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -79,12 +80,15 @@ def read_stamps(log: str) -> list[float]:
 
 
 def read_journals(run: Run, folder: str) -> None:
-    """Take steps and counters from the ranks' journals, if they wrote any."""
+    """Take steps and counters from the ranks' journals, if they wrote any; say which files are none, and skip them."""
     journals = []
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
         if name.startswith("rank-") and name.endswith(".json"):
-            with open(os.path.join(folder, name), encoding="utf-8") as file:
-                journals.append(json.load(file))
+            path = os.path.join(folder, name)
+            try:
+                journals.append(_read_journal(path))
+            except (OSError, ValueError) as error:
+                print(f"lwccrun: {path} is no journal of a rank, and is left out: {error}", file=sys.stderr, flush=True)
     if not journals:
         return
     first = min(journals, key=lambda journal: int(journal["rank"]))
@@ -94,6 +98,21 @@ def read_journals(run: Run, folder: str) -> None:
     run.ranks = [_of_rank(journal) for journal in sorted(journals, key=lambda journal: int(journal["rank"]))]
     spans = [[(b[0] - a[0]) / 1e9 for a, b in zip(j["steps"], j["steps"][1:])] for j in journals]
     run.step_s = [max(step) for step in zip(*spans)]
+
+
+def _read_journal(path: str) -> dict[str, Any]:
+    """One rank's journal. Raises OSError, or ValueError where anything that is used later is missing or no number."""
+    with open(path, encoding="utf-8") as file:
+        journal = json.load(file)
+    try:
+        stats, steps = journal["stats"], journal["steps"]
+        numbers = [journal["rank"], *(stats[key] for key in ("waited_ns", "busy_ns", "bytes", "engine"))]
+        numbers += [*stats["allreduces"], *(number for step in steps for number in step)]
+        if not all(isinstance(n, int) for n in numbers) or any(len(step) != 3 for step in steps):
+            raise TypeError("not of numbers")
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{type(error).__name__} {error}") from None
+    return {"rank": journal["rank"], "stats": stats, "steps": steps}
 
 
 def _of_rank(journal: dict[str, Any]) -> dict[str, float]:

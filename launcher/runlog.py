@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -12,13 +13,18 @@ from lwcc.launcher import info
 from lwcc.launcher.args import LaunchSpec
 from lwcc.launcher.env import without_secret
 from lwcc.launcher.hosts import used
+from lwcc.launcher.logdir import make, write_json
 from lwcc.launcher.spawn import Rank
 
 _SHOWN_PREFIXES = ("LWCC_", "OMP_", "MKL_", "CUDA_VISIBLE", "MASTER_", "PYTHON")
 
 
 class RunLog:
-    """A run directory; with directory None every method does nothing. Raises OSError if it cannot be written."""
+    """A run directory; with directory None every method does nothing.
+
+    Raises CannotRun if there can be none, OSError if a rank's files cannot be opened. That run.json cannot be written
+    is only said: the job counts.
+    """
 
     def __init__(self, spec: LaunchSpec, job_id: str) -> None:
         self._directory = spec.log_dir
@@ -40,7 +46,7 @@ class RunLog:
         }
         if self._directory is not None:
             self._record["lwcc_version"] = info.version()
-            os.makedirs(self._directory, exist_ok=True)
+            make(self._directory, "--output-filename" if spec.horovod_log_layout else "--log-dir")
 
     def open(self, rank: int) -> Sequence[BinaryIO | None]:
         """The files for a rank's stdout and stderr."""
@@ -82,13 +88,12 @@ class RunLog:
     def _write(self) -> None:
         if self._directory is None:
             return
-        import json
-
         path = os.path.join(self._directory, "run.json")
-        with open(path + ".part", "w", encoding="utf-8") as file:
-            json.dump(self._record, file, indent=2)
-            file.write("\n")
-        os.replace(path + ".part", path)
+        try:
+            write_json(path, self._record)
+        except OSError as error:
+            with contextlib.suppress(OSError):  # stderr may be on the same full disk
+                print(f"lwccrun: {path} cannot be written: {error.strerror or error}", file=sys.stderr, flush=True)
 
 
 def _now() -> str:

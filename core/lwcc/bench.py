@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -23,14 +22,29 @@ from lwcc.launcher.measure import size_text
 from lwcc.launcher.mpi import best, find_mpi, plain
 from lwcc.launcher.net import parse_net
 from lwcc.launcher.spawn import CannotRun
+from lwcc.limited import run_limited
 
 COLLECTIVES = ("allreduce", "broadcast", "allgather", "reducescatter", "alltoall", "barrier", "p2p")
 HEADS = ("size", "count", "dtype", "engine", "t_med us", "t_p99", "cv%", "algbw GB/s", "busbw", "of limit", "wrong",
          "vs_best")  # fmt: skip
+LIMIT_CODE = 124  # as lwccrun --timeout has it
+ABOUT = """\
+Time a collective of LWCC on real ranks of this machine, beside other engines if --vs names them, in interleaved rounds;
+check every result; print a table of the sizes. p2p also fits what a message costs, and keeps it for jobs over a wire.
+Exit code: 0 fine, 1 a result was wrong, 2 wrong usage, 124 an engine reached --limit."""
+EXAMPLE = "example: lwcc bench allreduce -np 4 -b 1K -e 64M --vs mpi,gloo --json run.json"
 
 
 class BenchError(RuntimeError):
     """A measurement could not be made."""
+
+
+class LimitReached(BenchError):
+    """A round took too long; `rows`: what it had measured until then."""
+
+    def __init__(self, name: str, seconds: float, rows: list[dict[str, Any]]) -> None:
+        super().__init__(f"lwcc bench: {name} reached the limit of {seconds:g} s for one round (--limit)")
+        self.rows = rows
 
 
 def parse_size(text: str) -> int:
@@ -99,7 +113,7 @@ def variants(engines: Sequence[str], np: int, mpi_best: bool) -> list[tuple[str,
 
 
 def run_engine(args: argparse.Namespace, engine: str, settings: str = "") -> list[dict[str, Any]]:
-    """Run one round on one engine, an MPI with the settings of that name; return its rows."""
+    """Run one round on one engine, an MPI with the settings of that name; return its rows. LimitReached, BenchError."""
     algorithms = args.algorithm.split(",") if args.algorithm and engine == "own" else [""]
     series = {
         "collective": args.collective, "sizes": args.sizes, "dtype": args.dtype, "algorithms": algorithms,
@@ -110,14 +124,16 @@ def run_engine(args: argparse.Namespace, engine: str, settings: str = "") -> lis
     command += ["--net", args.net] if args.net else []
     command += ["-x", f"LWCC_TRANSPORT={args.transport}"] if args.transport and engine == "own" else []
     command += ["-m", "lwcc.bench_rank", json.dumps(series)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=args.limit, check=False)
-    if done.returncode:
-        tail = [line for line in done.stderr.splitlines() if line.strip()][-6:]
-        raise BenchError(f"{engine}: exit code {done.returncode}\n  " + "\n  ".join(tail))
-    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    done = run_limited(command, args.limit)
+    if done.code:
+        tail = [line for line in done.err.splitlines() if line.strip()][-6:]
+        raise BenchError(f"{engine}: exit code {done.code}\n  " + "\n  ".join(tail))
+    rows = [json.loads(line) for line in done.out.splitlines() if line.startswith("{") and line.endswith("}")]
     for row in rows:
         row["engine"] = "lwcc" if engine == "own" else engine
         row["name"] = f"lwcc:{row['algorithm']}" if row["algorithm"] else settings or row["engine"]
+    if done.code is None:
+        raise LimitReached(settings or ("lwcc" if engine == "own" else engine), args.limit, rows)
     return rows
 
 
@@ -233,19 +249,29 @@ def best_settings(records: Sequence[dict[str, Any]], settings: dict[str, str]) -
     return "".join(line + "\n" for line in lines)
 
 
-def rounds_of(args: argparse.Namespace, ways: list[tuple[str, Settings]]) -> list[list[dict[str, Any]]]:
-    """Run the interleaved rounds; say which settings beyond an MPI's plain ones it cannot run with, and leave them."""
-    rounds = []
+def rounds_of(
+    args: argparse.Namespace, ways: list[tuple[str, Settings]]
+) -> tuple[list[list[dict[str, Any]]], list[str]]:
+    """Run the interleaved rounds; return them, and who reached the limit and was left out from then on.
+
+    Also leaves out settings beyond an MPI's plain ones that it cannot run with, and says so.
+    """
+    rounds: list[list[dict[str, Any]]] = []
+    late: list[str] = []
     for _ in range(args.rounds):
-        for engine, settings in list(ways):
+        for engine, settings in [way for way in ways if way[1].name not in late]:
             try:
                 rounds.append(run_engine(args, engine, settings.name))
+            except LimitReached as reached:
+                print(f"{reached}; its further rounds are left out", file=sys.stderr, flush=True)
+                rounds.append(reached.rows)
+                late.append(settings.name)
             except BenchError as error:
                 if engine != "mpi" or settings.name == "mpi":
                     raise
                 print(f"# left out: {settings.name} ({settings.text()}): {error}", flush=True)
                 ways.remove((engine, settings))
-    return rounds
+    return rounds, late
 
 
 def announce(args: argparse.Namespace) -> dict[str, Any]:
@@ -295,7 +321,7 @@ def check(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, print the table, write --json. Returns 1 if a result was wrong."""
+    """Measure, print the table, write --json. Returns 1 if a result was wrong, else 124 if a limit was reached."""
     args.sizes = [1] if args.collective == "barrier" else sizes_between(
         parse_size(args.b), parse_size(args.e), args.f
     )  # fmt: skip
@@ -308,29 +334,39 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError("lwcc bench: --mpi-best needs mpi among the engines of --vs")
     ways = variants(others, args.np, args.mpi_best)
     header = announce(args)
-    rounds = rounds_of(args, ways)
+    rounds, late = rounds_of(args, ways)
     records = collect(rounds, args)
     settings = {s.name: s.text() for engine, s in ways if engine == "mpi"}
     print(table(records))
     print(best_settings(records, settings), end="", flush=True)
-    cost = report_p2p(records, [row for rows in rounds for row in rows]) if args.collective == "p2p" else None
+    whole = args.collective == "p2p" and not late  # a fit of the sizes that were quick enough would mislead
+    cost = report_p2p(records, [row for rows in rounds for row in rows]) if whole else None
     if args.json:
         record = {"kind": "bench", **header, "lwcc_version": info.version(), "argv": sys.argv, "rows": records,
                   "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "cost": cost, "settings": settings,
-                  "mpi": find_mpi().version if settings else ""}  # fmt: skip
+                  "mpi": find_mpi().version if settings else "", "limit_reached": late}  # fmt: skip
         with open(args.json, "w", encoding="utf-8") as file:
             json.dump(record, file, indent=1)
-    return int(any(r["wrong"] for r in records))
+    return 1 if any(r["wrong"] for r in records) else LIMIT_CODE if late else 0
 
 
 def add_parser(commands: Any) -> None:
     """Add the command to `lwcc`."""
-    parser = commands.add_parser("bench", help="time a collective, beside other engines")
-    parser.add_argument("collective", choices=COLLECTIVES)
+    parser = commands.add_parser(
+        "bench", help="time a collective, beside other engines", description=ABOUT, epilog=EXAMPLE,
+    )  # fmt: skip
+    parser.add_argument(
+        "collective", choices=COLLECTIVES, metavar="COLLECTIVE",
+        help=f"what is timed: {', '.join(COLLECTIVES)} (a message from rank 0 to rank 1)",
+    )  # fmt: skip
     parser.add_argument("-np", dest="np", type=int, default=2, metavar="N", help="ranks (default 2)")
-    parser.add_argument("-b", default="8", metavar="BYTES", help="first size, of the larger of input and output")
-    parser.add_argument("-e", default="16M", metavar="BYTES", help="last size (suffixes K, M, G)")
-    parser.add_argument("-f", type=float, default=8.0, metavar="X", help="each size is X times the one before")
+    parser.add_argument(
+        "-b", default="8", metavar="BYTES", help="first size, of the larger of input and output (default 8)"
+    )
+    parser.add_argument("-e", default="16M", metavar="BYTES", help="last size; suffixes K, M, G (default 16M)")
+    parser.add_argument(
+        "-f", type=float, default=8.0, metavar="X", help="each size is X times the one before (default 8)"
+    )
     parser.add_argument("--dtype", default="float32", help="of the elements: float32 (default), bfloat16, int8 ...")
     parser.add_argument("--in-place", action="store_true", help="input and output are one array")
     parser.add_argument("--registered", action="store_true", help="arrays in registered memory")
@@ -338,9 +374,14 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--vs", default="", metavar="ENGINES", help="mpi, gloo, or both")
     parser.add_argument("--mpi-best", action="store_true", help="with --vs mpi: also the MPI's best known settings")
     parser.add_argument("--rounds", type=int, default=3, metavar="R", help="interleaved rounds (default 3)")
-    parser.add_argument("--budget", type=float, default=0.1, metavar="S", help="seconds for one size of one round")
-    parser.add_argument("--limit", type=float, default=300.0, metavar="S", help="seconds for one engine of one round")
+    parser.add_argument(
+        "--budget", type=float, default=0.1, metavar="S", help="seconds for one size of one round (default 0.1)"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=300.0, metavar="S",
+        help="seconds for one engine of one round, after which it is ended and left out (default 300)",
+    )  # fmt: skip
     parser.add_argument("--transport", choices=("shm", "tcp", "ucx", "shm+ucx"), help="LWCC's transport")
     parser.add_argument("--net", help="a network of namespaces, as for lwccrun")
-    parser.add_argument("--json", metavar="FILE", help="write everything to this file")
+    parser.add_argument("--json", metavar="FILE", help="write everything to this file, for lwcc report")
     parser.set_defaults(run=run)

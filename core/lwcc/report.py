@@ -17,6 +17,10 @@ from lwcc import charts, figures, page, verdict
 from lwcc.launcher.measure import agreement, histogram, script_of, size_text
 
 Rows = list[list[str]]  # the first one holds the heads
+ABOUT = """\
+Show what runs have measured: which engine was how fast, and whether a difference is more than noise. Several runs go
+into one report. Without any option the tables are printed as markdown."""
+EXAMPLE = "example: lwcc report lwcc-train-20261130-120000 run.json -o report.html --svg figures"
 
 
 class Section(NamedTuple):
@@ -352,13 +356,15 @@ def run(args: argparse.Namespace) -> int:
 
 def add_parser(commands: Any) -> None:
     """Add the command to `lwcc`."""
-    parser = commands.add_parser("report", help="make a page, tables and figures of runs")
+    parser = commands.add_parser(
+        "report", help="make a page, tables and figures of runs", description=ABOUT, epilog=EXAMPLE,
+    )  # fmt: skip
     parser.add_argument(
         "runs", nargs="+", metavar="RUN", help="directory of lwccrun --baseline, or file of lwcc bench --json"
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="one self-contained HTML file")
-    parser.add_argument("--markdown", metavar="FILE")
-    parser.add_argument("--latex", metavar="FILE")
-    parser.add_argument("--svg", metavar="FOLDER", help="every figure as a file, for papers and slides")
-    parser.add_argument("--pdf", metavar="FOLDER", help="the same as PDF")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write one self-contained HTML file with all of it")
+    parser.add_argument("--markdown", metavar="FILE", help="write the tables as markdown")
+    parser.add_argument("--latex", metavar="FILE", help="write the tables as LaTeX, for its package booktabs")
+    parser.add_argument("--svg", metavar="FOLDER", help="write every figure as an SVG file, for papers and slides")
+    parser.add_argument("--pdf", metavar="FOLDER", help="write every figure as a PDF file")
     parser.set_defaults(run=run)

@@ -12,6 +12,11 @@ from typing import Any
 
 from lwcc import bench, inspection
 
+ABOUT = """\
+Time every algorithm of allreduce for each size over a wire, which --net or --transport names, and keep the fastest
+ones: lwccrun hands them to later jobs of as many ranks as LWCC_TUNED. Nothing is kept if a result was wrong."""
+EXAMPLE = "example: lwcc tune -np 4 --net 1gbit"
+
 
 def choose(times: Mapping[int, Mapping[str, float]]) -> list[tuple[str, int]]:
     """Return (algorithm, largest payload in bytes, or 0 for no limit) by ascending size.
@@ -66,14 +71,18 @@ def store(ranks: int, text: str) -> None:
 
 def add_parser(commands: Any) -> None:
     """Add the command to `lwcc`."""
-    parser = commands.add_parser("tune", help="find the fastest algorithm for each size over a wire, and keep it")
-    parser.add_argument("-np", dest="np", type=int, default=2, metavar="N", help="ranks (default 2)")
-    parser.add_argument("-b", default="1K", metavar="BYTES", help="first size")
-    parser.add_argument("-e", default="16M", metavar="BYTES", help="last size (suffixes K, M, G)")
-    parser.add_argument("-f", type=float, default=4.0, metavar="X", help="each size is X times the one before")
-    parser.add_argument("--rounds", type=int, default=3, metavar="R", help="launches, of which the best counts")
-    parser.add_argument("--budget", type=float, default=0.05, metavar="S", help="seconds for one size of one round")
-    parser.add_argument("--limit", type=float, default=300.0, metavar="S", help="seconds for one round")
-    parser.add_argument("--transport", choices=("tcp",), help="LWCC's transport on this machine")
-    parser.add_argument("--net", help="a network of namespaces, as for lwccrun")
+    parser = commands.add_parser(
+        "tune", help="find the fastest algorithm for each size over a wire, and keep it", description=ABOUT,
+        epilog=EXAMPLE,
+    )  # fmt: skip
+    add = parser.add_argument
+    add("-np", dest="np", type=int, default=2, metavar="N", help="ranks (default 2)")
+    add("-b", default="1K", metavar="BYTES", help="first size (default 1K)")
+    add("-e", default="16M", metavar="BYTES", help="last size; suffixes K, M, G (default 16M)")
+    add("-f", type=float, default=4.0, metavar="X", help="each size is X times the one before (default 4)")
+    add("--rounds", type=int, default=3, metavar="R", help="launches, of which the best counts (default 3)")
+    add("--budget", type=float, default=0.05, metavar="S", help="seconds for one size of one round (default 0.05)")
+    add("--limit", type=float, default=300.0, metavar="S", help="seconds for one round (default 300)")
+    add("--transport", choices=("tcp",), help="LWCC's transport on this machine")
+    add("--net", help="a network of namespaces, as for lwccrun")
     parser.set_defaults(run=run)

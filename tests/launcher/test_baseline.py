@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lwcc.launcher import baseline, measure, mpi, report
+from lwcc.launcher import baseline, logdir, measure, mpi, report
 from lwcc.launcher.args import parse
 from lwcc.launcher.engines import Settings
 from lwcc.launcher.spawn import CannotRun
@@ -45,6 +45,56 @@ def test_journals_give_steps_and_counters(tmp_path: Path) -> None:
     measure.read_journals(run, str(tmp_path))
     assert [round(s * 1e9) for s in run.step_s] == [10, 15, 10]
     assert (run.nbytes, run.allreduces, run.engine) == (100, [0, 3], 1)
+
+
+JOURNAL = {"rank": 1, "steps": [[0, 0, 0], [9, 1, 2]],
+           "stats": {"waited_ns": 7, "busy_ns": 9, "bytes": 100, "allreduces": [0, 3], "engine": 1}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    [json.dumps(JOURNAL)[:-9], "", "[]", "7", '{"rank": 0}', "\xff", json.dumps({**JOURNAL, "steps": [[1, 2]]}),
+     json.dumps({**JOURNAL, "rank": "x"}), json.dumps({**JOURNAL, "stats": {}})],
+)  # fmt: skip
+def test_a_broken_or_foreign_journal_is_named_and_skipped(tmp_path: Path, capsys: Any, text: str) -> None:
+    (tmp_path / "rank-0.json").write_bytes(text.encode("latin-1"))
+    (tmp_path / "rank-1.json").write_text(json.dumps(JOURNAL))
+    run = measure.Run("lwcc", 0, 1.0)
+    measure.read_journals(run, str(tmp_path))
+    assert [rank["rank"] for rank in run.ranks] == [1] and run.nbytes == 100
+    told = capsys.readouterr().err
+    assert f"lwccrun: {tmp_path / 'rank-0.json'} is no journal of a rank" in told and told.count("\n") == 1
+
+
+def test_only_our_own_files_of_an_earlier_run_are_cleared(tmp_path: Path) -> None:
+    run, other = tmp_path / "run", tmp_path / "other"
+    ours = ["rank-0/stdout.log", "rank-0/stdout.times", "rank-3/stderr.log", "rank.11/stdout", "journal/rank-3.json",
+            "journal/rank-4.json.part"]  # fmt: skip
+    theirs = ["rank-0/notes.txt", "rank-x/stdout.log", "journal/rank-x.json", "stdout.log", "results/stdout.log"]
+    for name in [*ours, *theirs]:
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).touch()
+    other.mkdir()
+    (other / "stdout.log").touch()
+    (run / "rank-9").symlink_to(other)
+    logdir.clear(str(run))
+    left = sorted(str(path.relative_to(run)) for path in run.rglob("*") if path.is_file())
+    assert left == sorted(theirs) and (other / "stdout.log").exists()
+    assert not (run / "rank-3").exists()
+    logdir.clear(str(tmp_path / "none"))
+
+
+def test_an_earlier_runs_ranks_do_not_count(lwccrun: Any, tmp_path: Path) -> None:
+    old = tmp_path / "runs" / "lwcc-1"
+    for path in (old / "journal" / "rank-1.json", old / "rank-7" / "stdout.log"):
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(JOURNAL))
+    script = lwccrun.script("print('loss 1.0')")
+    code, _, err = lwccrun("-np", "2", "--baseline", "gloo", "--log-dir", str(tmp_path / "runs"), script).finish()
+    assert code == 0 and "journal" not in err
+    record = json.loads((tmp_path / "runs" / "run.json").read_text())
+    assert [run["nbytes"] for run in record["runs"]] == [None, None]
+    assert sorted(path.name for path in old.iterdir()) == ["rank-0", "rank-1", "run.json"]
 
 
 @pytest.mark.parametrize(
@@ -146,3 +196,46 @@ def test_a_signal_ends_the_whole_comparison(lwccrun: Any, tmp_path: Path, signum
     assert "ended by a signal; left out: gloo-1, lwcc-2, gloo-2" in err
     record = json.loads((folder / "run.json").read_text())
     assert [run["variant"] for run in record["runs"]] == ["lwcc"] == list(record["settings"])
+
+
+@pytest.mark.parametrize(("ends", "code"), [(0, 1), (3, 3)])
+def test_the_table_is_shown_also_if_it_cannot_be_written(lwccrun: Any, tmp_path: Path, ends: int, code: int) -> None:
+    folder = tmp_path / "runs"
+    (folder / "run.json").mkdir(parents=True)
+    script = lwccrun.script(f"import os\nprint('loss 1.0')\nraise SystemExit({ends} * (os.environ['RANK'] == '0'))")
+    got, out, err = lwccrun("-np", "2", "--baseline", "gloo", "--log-dir", str(folder), script).finish()
+    assert got == code and "losses of lwcc and gloo: identical as printed" in out and "written:" not in out
+    assert err.splitlines()[-1] == f"lwccrun: {folder / 'run.json'} cannot be written: Is a directory"
+    assert not list(folder.glob("*.part"))
+
+
+def test_a_run_without_room_for_its_logs_does_not_lose_the_others(lwccrun: Any, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "gloo-1").touch()  # a file in the place of a folder
+    script = lwccrun.script("print('loss 1.0')")
+    code, out, err = lwccrun("-np", "2", "--baseline", "gloo", "--log-dir", str(tmp_path / "runs"), script).finish()
+    assert code != 0 and "gloo could not run: " in err
+    rows = [line.split() for line in out.splitlines()]
+    assert ["gloo", "exit", str(code)] in rows and any(row[:1] == ["lwcc"] for row in rows)
+
+
+@pytest.mark.parametrize(("text", "hint"), [("raise SystemExit(3)", False), ("print('loss 1.0')", True)])
+def test_a_page_is_proposed_only_where_there_is_something_to_show(
+    lwccrun: Any, tmp_path: Path, text: str, hint: bool
+) -> None:
+    folder = tmp_path / "runs"
+    job = lwccrun("-np", "2", "--baseline", "gloo", "--log-dir", str(folder), lwccrun.script(text))
+    code, out, _ = job.finish()
+    assert code == (0 if hint else 3) and f"written: {folder / 'run.json'}" in out
+    assert ("lwcc report" in out) == hint and out.count("exit 3") == (0 if hint else 2)
+
+
+def test_the_best_settings_of_an_mpi_have_rows_also_where_only_they_told_something() -> None:
+    names = ["lwcc", "mpi", "mpi-ucx", "mpi-xhc"]
+    runs = [measure.Run(name, 0 if name == "mpi-ucx" else 3, 1.0) for name in names]
+    runs[2].samples_per_s = 50.0
+    record = {"np": 2, "machine": "m", "mpi": "Open MPI", "settings": dict.fromkeys(names, "as it comes")}
+    rows = [line.split() for line in baseline.table(record, runs).splitlines()]
+    assert [row[:3] for row in rows if row[0] in names] == [
+        ["lwcc", "exit", "3"], ["mpi", "exit", "3"], ["mpi-ucx", "50", "-"], ["mpi-xhc", "exit", "3"]
+    ]  # fmt: skip

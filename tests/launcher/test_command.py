@@ -11,6 +11,10 @@ from typing import Any
 
 import pytest
 
+from lwcc.launcher import logdir
+from lwcc.launcher.args import parse
+from lwcc.launcher.spawn import CannotRun
+
 
 def test_lines_of_eight_ranks_are_never_split_or_lost(lwccrun: Any) -> None:
     script = lwccrun.script(
@@ -80,6 +84,37 @@ def test_the_log_directory_holds_every_rank_and_the_run(lwccrun: Any, tmp_path: 
     assert secret not in text
 
 
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_full_disk_at_the_end_does_not_change_the_exit_code(lwccrun: Any, tmp_path: Path, code: int) -> None:
+    logs = tmp_path / "logs"
+    text = f"[ $RANK = 0 ] && ln -s /dev/full {logs}/run.json.part; exit {code}"
+    got, _, err = lwccrun("-np", "2", "--log-dir", str(logs), "sh", "-c", text).finish()
+    assert got == code
+    assert err.splitlines()[-1] == f"lwccrun: {logs}/run.json cannot be written: No space left on device"
+    assert sorted(path.name for path in logs.iterdir()) == ["rank-0", "rank-1", "run.json"]
+    assert json.loads((logs / "run.json").read_text())["ended"] is None  # as it was known at the start
+
+
+def test_a_folder_of_somebody_else_is_refused_before_anything_starts(tmp_path: Path, capsys: Any) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir(mode=0o555)
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)  # root may write everywhere
+    try:
+        for path in (theirs, theirs / "deep" / "logs"):
+            with pytest.raises(SystemExit) as ended:
+                parse(["-np", "2", "--log-dir", str(path), "true"])
+            assert ended.value.code == 2
+            assert capsys.readouterr().err == f"lwccrun: --log-dir {path}: Permission denied\n"
+        with pytest.raises(CannotRun, match=f"^--log-dir {theirs}/x: Permission denied$"):
+            logdir.make(str(theirs / "x"), "--log-dir")
+    finally:
+        if root:
+            os.seteuid(0)
+    assert logdir.fault("") == "" and logdir.fault(str(tmp_path / "a" / "b")) == "" and not list(theirs.iterdir())
+
+
 def test_horovods_log_layout(lwccrun: Any, tmp_path: Path) -> None:
     job = lwccrun("-np", "11", "--output-filename", str(tmp_path / "h"), "sh", "-c", "echo o$RANK; echo e >&2")
     assert job.finish()[0] == 0
@@ -143,7 +178,12 @@ def test_default_signals_are_restored_in_the_ranks(lwccrun: Any) -> None:
         (("no-such-command-here",), 127, "command not found: no-such-command-here"),
         (("/etc/passwd",), 126, "/etc/passwd is not executable"),
         (("--nonsense", "x.py"), 2, "--nonsense"),
-        (("--log-dir", "/proc/nowhere", "true"), 1, "/proc/nowhere"),
+        (("--log-dir", "/proc/nowhere", "true"), 2, "lwccrun: --log-dir /proc/nowhere: No such file or directory"),
+        (("--log-dir", "/etc/passwd", "true"), 2, "lwccrun: --log-dir /etc/passwd: it is a file"),
+        (("--log-dir", "/etc/passwd/x", "true"), 2, "lwccrun: --log-dir /etc/passwd/x: /etc/passwd is a file"),
+        (("--output-filename", "/dev/null", "true"), 2, "lwccrun: --output-filename /dev/null: it is no folder"),
+        (("--baseline", "gloo", "--log-dir", "/etc/passwd", "true"), 2, "--log-dir /etc/passwd: it is a file"),
+        (("--baseline", "gloo", "--log-dir", "/proc/nowhere", "true"), 2, "lwccrun: --log-dir /proc/nowhere: No such"),
     ],
 )
 def test_what_cannot_start_is_one_clear_line(lwccrun: Any, args: tuple[str, ...], code: int, words: str) -> None:

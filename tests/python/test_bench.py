@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lwcc import bench, tune
+from lwcc import bench, limited, tune
 from lwcc.__main__ import main
 
 
@@ -96,6 +97,65 @@ def test_what_cannot_be_measured_is_refused_before_a_rank_starts(
         patch.chdir(tmp_path)
         assert main(["bench", *arguments]) != 0
     assert said in capsys.readouterr().err
+
+
+def test_a_limit_leaves_what_was_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {"size": 64, "count": 16, "algorithm": "", "iterations": 9, "t_med": 1.0, "t_p99": 1.0, "cv": 0.0,
+           "wrong": 0, "t_fold": 1.0, "fold_nbytes": 64, "shared_memory": True}  # fmt: skip
+    launched: list[str] = []
+
+    def launch(command: list[str], seconds: float) -> limited.Ended:
+        launched.append(command[command.index("--engine") + 1])
+        late = launched[-1] == "gloo" or len(launched) > 4
+        return limited.Ended(None if late else 0, json.dumps(row) + '\n{"size": 12' * late, "")
+
+    monkeypatch.setattr(bench, "run_limited", launch)
+    out = tmp_path / "out.json"
+    words = ["--vs", "gloo", "--rounds", "5", "--limit", "7", "--json", str(out)]
+    assert main(["bench", "allreduce", "-b", "64", "-e", "64", *words]) == 124
+    shown = capsys.readouterr()
+    assert [line.split(";")[0] for line in shown.err.splitlines()] == [
+        f"lwcc bench: {name} reached the limit of 7 s for one round (--limit)" for name in ("gloo", "lwcc")
+    ]
+    assert launched == ["own", "gloo", "own", "own", "own"]
+    record = json.loads(out.read_text())
+    assert {r["name"]: len(r["rounds"]) for r in record["rows"]} == {"lwcc": 4, "gloo": 1}
+    assert record["limit_reached"] == ["gloo", "lwcc"] and " lwcc " in shown.out and " gloo " in shown.out
+    assert main(["report", str(out)]) == 0
+
+
+def test_a_round_of_real_ranks_is_ended_at_the_limit(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "lwcc", "bench", "allreduce", "-b", "1K", "-e", "1K", "--limit", "0.1"]
+    command += ["--json", "out.json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 124, done.stdout + done.stderr
+    assert "lwcc reached the limit of 0.1 s" in done.stderr and "Traceback" not in done.stderr
+    assert json.loads((tmp_path / "out.json").read_text())["rows"] == []
+    shown = subprocess.run([sys.executable, "-m", "lwcc", "report", "out.json"], cwd=tmp_path, check=False)
+    assert shown.returncode == 0
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_a_command_that_reached_its_limit_may_tidy_up_for_some_seconds(
+    monkeypatch: pytest.MonkeyPatch, deaf: bool
+) -> None:
+    monkeypatch.setattr(limited, "TIDY_S", 0.5)
+    handler = "signal.SIG_IGN" if deaf else "lambda *_: (print('tidied', flush=True), sys.exit(3))"
+    code = f"import signal, sys, time\nsignal.signal(signal.SIGTERM, {handler})\nprint('up', flush=True)\n"
+    began = time.monotonic()
+    done = limited.run_limited([sys.executable, "-c", code + "time.sleep(60)"], 3.0)
+    assert done == limited.Ended(None, "up\n" if deaf else "up\ntidied\n", "")
+    assert time.monotonic() - began < 30
+
+
+def test_an_interrupted_command_is_ended_too() -> None:
+    code = "import os, signal, time\nos.kill(os.getppid(), signal.SIGINT)\ntime.sleep(60)"
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        limited.run_limited([sys.executable, "-c", code], 60.0)
+    assert time.monotonic() - began < 30
 
 
 def test_a_wire_is_fitted_and_stored(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import lwcc
 import lwcc.ops
 from lwcc import pricing
-from lwcc.__main__ import main
+from lwcc.__main__ import _parser, main
 from lwcc.authoring import BuiltIn
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "algorithms"
@@ -118,3 +118,32 @@ def test_versions_agree() -> None:
     from lwcc import inspection
 
     assert inspection.version() == lwcc.__version__
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (
+            "bench",
+            "interleaved rounds|COLLECTIVE what is timed: allreduce,|(default 8)|(default 16M)|before (default 8)|"
+            "interleaved rounds (default 3)|(default 0.1)|(default 300)|124 an engine reached --limit",
+        ),
+        ("tune", "--net or --transport|(default 1K)|(default 16M)|(default 4)|(default 0.05)|(default 300)"),
+        (
+            "report",
+            "RUN directory of lwccrun|--markdown FILE write the tables as markdown|--latex FILE write the tables as La|"
+            "--svg FOLDER write every figure as an SVG|--pdf FOLDER write every figure as a PDF",
+        ),
+    ],
+)
+def test_help_says_what_a_command_does_takes_and_writes(
+    command: str, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    out = capsys.readouterr().out
+    assert ended.value.code == 0 and max(map(len, out.splitlines())) <= 120
+    assert [word for word in words.split("|") if word not in " ".join(out.split())] == []
+    example = out.partition("example: ")[2].split()
+    assert example[:2] == ["lwcc", command] and vars(_parser().parse_args(example[1:]))
