@@ -137,13 +137,16 @@ def _run_one(spec: LaunchSpec, command: Sequence[str], variant: Variant, folder:
 # ---- the table ----
 
 
-def _middle(runs: Sequence[Run], get: Callable[[Run], float | None]) -> tuple[float | None, str]:
-    """The median over the runs, and its spread as text ("" for one run)."""
+def _middle(runs: Sequence[Run], get: Callable[[Run], float | None]) -> float | None:
+    """The median over the runs."""
     values = [v for v in map(get, runs) if v is not None]
-    if not values:
-        return None, ""
-    spread = f" ({min(values):.3g}-{max(values):.3g})" if len(values) > 1 else ""
-    return statistics.median(values), spread
+    return statistics.median(values) if values else None
+
+
+def _spread(runs: Sequence[Run]) -> str:
+    """The slowest and the fastest run's samples a second; "" for one run."""
+    values = [run.samples_per_s for run in runs if run.samples_per_s is not None]
+    return f" ({min(values):.0f}-{max(values):.0f})" if len(values) > 1 else ""
 
 
 def _cell(value: float | None, scale: float, digits: int) -> str:
@@ -154,7 +157,7 @@ def rows(runs: Sequence[Run]) -> list[dict[str, str]]:
     """One row of texts for each variant, in the order of the runs."""
     names = list(dict.fromkeys(run.variant for run in runs))
     ours = [run for run in runs if run.variant == names[0] and run.told()]
-    base, _ = _middle(ours, lambda run: run.samples_per_s)
+    base = _middle(ours, lambda run: run.samples_per_s)
     found = []
     for name in names:
         mine = [run for run in runs if run.variant == name]
@@ -163,16 +166,16 @@ def rows(runs: Sequence[Run]) -> list[dict[str, str]]:
         if not good:
             found.append({"engine": name, "samples/s": f"exit {failed}" if failed else "-"})
             continue
-        speed, spread = _middle(good, lambda run: run.samples_per_s)
+        speed = _middle(good, lambda run: run.samples_per_s)
         found.append(
             {
                 "engine": f"{name} (exit {failed})" if failed else name,
-                "samples/s": _cell(speed, 1, 0) + spread,
+                "samples/s": _cell(speed, 1, 0) + _spread(good),
                 "x lwcc": "-" if speed is None or not base else f"{speed / base:.2f}",
-                "step ms": _cell(_middle(good, Run.step_median)[0], 1e3, 2),
-                "p90 ms": _cell(_middle(good, Run.step_p90)[0], 1e3, 2),
-                "exposed s": _cell(_middle(good, lambda run: run.exposed_s)[0], 1, 2),
-                "comm s": _cell(_middle(good, lambda run: run.communication_s)[0], 1, 2),
+                "step ms": _cell(_middle(good, Run.step_median), 1e3, 2),
+                "p90 ms": _cell(_middle(good, Run.step_p90), 1e3, 2),
+                "exposed s": _cell(_middle(good, lambda run: run.exposed_s), 1, 2),
+                "comm s": _cell(_middle(good, lambda run: run.communication_s), 1, 2),
                 "bytes": "-" if good[0].nbytes is None else size_text(good[0].nbytes),
                 "allreduces": str(sum(good[0].allreduces)) if good[0].allreduces else "-",
                 "loss": _cell(good[0].losses[-1] if good[0].losses else None, 1, 4),
@@ -194,6 +197,9 @@ def table(record: dict[str, Any], runs: Sequence[Run]) -> str:
         )
     lines += ["  ".join(f"{h:>{widths[h]}}" for h in heads)]
     lines += ["  ".join(f"{row.get(h, ''):>{widths[h]}}" for h in heads) for row in cells]
+    lines.append("x lwcc: of LWCC's samples/s, above 1 is faster than LWCC; step: from one step() to the next, median")
+    if len(runs) == len(record["settings"]):
+        lines.append("one run each shows no spread: --repeat 3 tells a difference from chance")
     firsts = {run.variant: run for run in reversed(runs) if run.told()}
     if any(run.allreduces for run in firsts.values()):
         lines.append("exposed: rank 0 waited; comm: a collective ran on rank 0. allreduces by size (upper bounds):")
@@ -201,10 +207,12 @@ def table(record: dict[str, Any], runs: Sequence[Run]) -> str:
         if name in firsts and firsts[name].allreduces:
             lines.append(f"  {name}: {histogram(firsts[name].allreduces)}")
     names = list(record["settings"])
+    verdicts: dict[str, list[str]] = {}
     for name in names[1:]:
         if name in firsts and names[0] in firsts:
             verdict, worst = agreement(firsts[names[0]].losses, firsts[name].losses)
             most = "" if worst is None else f" (largest relative difference {worst:.2g})"
-            lines.append(f"losses of {names[0]} and {name}: {verdict}{most}")
+            verdicts.setdefault(verdict + most, []).append(name)
+    lines += [f"losses of {names[0]} and {', '.join(others)}: {verdict}" for verdict, others in verdicts.items()]
     lines += [f"settings of {name}: {text}" for name, text in record["settings"].items() if name != names[0]]
     return "\n".join(lines)

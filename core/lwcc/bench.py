@@ -278,10 +278,13 @@ def announce(args: argparse.Namespace) -> dict[str, Any]:
     """Print what is measured, where, and what is wrong with that; return it for the record."""
     cores = len(os.sched_getaffinity(0))
     header = {
-        "machine": info.machine(), "load": os.getloadavg()[0], "np": args.np, "collective": args.collective,
+        "machine": info.machine(), "load": round(os.getloadavg()[0], 2), "np": args.np, "collective": args.collective,
         "net": args.net or "", "in_place": args.in_place, "registered": args.registered, "rounds": args.rounds,
     }  # fmt: skip
+    version = find_mpi().version if "mpi" in args.vs.split(",") else ""
     print("# lwcc bench " + ", ".join(f"{k} {v}" for k, v in header.items() if v != ""))
+    if version:
+        print(f"# mpi: {version}")
     print(
         f"# limit: bytes that must move at the speed of a+=b on {min(args.np, cores)} core(s) at once, each size alone"
     )
@@ -293,7 +296,7 @@ def announce(args: argparse.Namespace) -> dict[str, Any]:
         print(f"# warning: {args.np} ranks share {cores} cores")
     if header["load"] > 0.3 * cores:
         print(f"# warning: other work is on this machine (load {header['load']:.1f}): the figures compare little")
-    return header
+    return {**header, "mpi": version}
 
 
 def check(args: argparse.Namespace) -> None:
@@ -344,7 +347,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         record = {"kind": "bench", **header, "lwcc_version": info.version(), "argv": sys.argv, "rows": records,
                   "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "cost": cost, "settings": settings,
-                  "mpi": find_mpi().version if settings else "", "limit_reached": late}  # fmt: skip
+                  "limit_reached": late}  # fmt: skip
         with open(args.json, "w", encoding="utf-8") as file:
             json.dump(record, file, indent=1)
     return 1 if any(r["wrong"] for r in records) else LIMIT_CODE if late else 0
