@@ -161,7 +161,7 @@ def rows(runs: Sequence[Run]) -> list[dict[str, str]]:
     found = []
     for name in names:
         mine = [run for run in runs if run.variant == name]
-        good = [run for run in mine if run.told()]
+        good = [run for run in mine if run.told() or run.code == 0]
         failed = next((run.code for run in mine if run.code), 0)
         if not good:
             found.append({"engine": name, "samples/s": f"exit {failed}" if failed else "-"})
@@ -172,6 +172,7 @@ def rows(runs: Sequence[Run]) -> list[dict[str, str]]:
                 "engine": f"{name} (exit {failed})" if failed else name,
                 "samples/s": _cell(speed, 1, 0) + _spread(good),
                 "x lwcc": "-" if speed is None or not base else f"{speed / base:.2f}",
+                "wall s": _cell(_middle(good, lambda run: run.seconds), 1, 1),
                 "step ms": _cell(_middle(good, Run.step_median), 1e3, 2),
                 "p90 ms": _cell(_middle(good, Run.step_p90), 1e3, 2),
                 "exposed s": _cell(_middle(good, lambda run: run.exposed_s), 1, 2),
@@ -198,6 +199,8 @@ def table(record: dict[str, Any], runs: Sequence[Run]) -> str:
     lines += ["  ".join(f"{h:>{widths[h]}}" for h in heads)]
     lines += ["  ".join(f"{row.get(h, ''):>{widths[h]}}" for h in heads) for row in cells]
     lines.append("x lwcc: of LWCC's samples/s, above 1 is faster than LWCC; step: from one step() to the next, median")
+    if all(run.samples_per_s is None for run in runs) and any(run.code == 0 for run in runs):
+        lines.append("no samples/s: none of the script's lines says it, as '1234 samples/s' would")
     if len(runs) == len(record["settings"]):
         lines.append("one run each shows no spread: --repeat 3 tells a difference from chance")
     firsts = {run.variant: run for run in reversed(runs) if run.told()}

@@ -131,8 +131,9 @@ def _with_cost(spec: LaunchSpec) -> LaunchSpec:
     try:
         with open(os.path.join(home, "lwcc", "cost.json"), encoding="utf-8") as file:
             kept = json.load(file)
-        found = {"LWCC_TUNED": str(kept.get("tuned", {}).get(str(spec.np), ""))}
-        if "alpha_s" in kept:
+        wire = spec.net.wire() if spec.net is not None else ""  # "": the machines' own
+        found = {"LWCC_TUNED": str(kept.get("tuned", {}).get(f"{spec.np} {wire}".strip(), ""))}
+        if "alpha_s" in kept and kept.get("wire", "") == wire:
             keys = ("alpha_s", "beta_s_per_byte", "gamma_s_per_byte")
             found["LWCC_COST"] = ",".join(f"{float(kept[key]):.6g}" for key in keys)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

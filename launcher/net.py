@@ -50,6 +50,11 @@ class NetSpec:
         parts += [f"{k} {v}" for k, v in (("delay", self.delay), ("loss", self.loss)) if v]
         return ", ".join(parts)
 
+    def wire(self) -> str:
+        """What a measurement of its wire holds for."""
+        shape = [self.rate or "not shaped", *([f"delay {self.delay}"] if self.delay else [])]
+        return ", ".join([*shape, *([f"loss {self.loss}"] if self.loss else [])])
+
     def bits_per_s(self) -> float:
         """The rate; 0 if not shaped."""
         found = _RATE.fullmatch(self.rate)
@@ -105,6 +110,11 @@ def parse_net(text: str) -> NetSpec:
         if name in found and not least <= number <= most:
             raise argparse.ArgumentTypeError(f"{name}={found[name]!r}: expected {wanted}")
     return spec
+
+
+def wire_of(net: str) -> str:
+    """Return what a measurement over a --net holds for: the same rate, delay and loss. "": the machines' own wire."""
+    return parse_net(net).wire() if net else ""
 
 
 def _do(*command: str) -> str:
@@ -235,7 +245,9 @@ class Network:
 
     def variables(self) -> dict[str, str]:
         """What the ranks of every engine need to find the right interface."""
-        return {"GLOO_SOCKET_IFNAME": "eth0", "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0", "LWCC_IFACE": "eth0"}
+        ours = {"LWCC_CONGESTION": self.spec.congestion} if self.spec.congestion else {}
+        return {"GLOO_SOCKET_IFNAME": "eth0", "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0", "LWCC_IFACE": "eth0",
+                **ours}  # fmt: skip
 
     def mpi_arguments(self, kind: str, given: Sequence[str]) -> list[str]:
         """Arguments that make an MPI's launcher start its daemons on the nodes, and cross nothing but the network.

@@ -20,7 +20,7 @@ from lwcc.launcher import info
 from lwcc.launcher.engines import ENGINES, Settings
 from lwcc.launcher.measure import size_text
 from lwcc.launcher.mpi import best, find_mpi, plain
-from lwcc.launcher.net import parse_net
+from lwcc.launcher.net import parse_net, wire_of
 from lwcc.launcher.spawn import CannotRun
 from lwcc.limited import run_limited
 
@@ -55,14 +55,14 @@ def parse_size(text: str) -> int:
         if value < 0 or value != int(value):
             raise ValueError("negative, or a part of a byte")
     except (ValueError, OverflowError):
-        raise ValueError(f"lwcc bench: {text!r} is not a number of bytes, such as 64, 4K, 1.5M or 1G") from None
+        raise ValueError(f"lwcc: {text!r} is not a number of bytes, such as 64, 4K, 1.5M or 1G") from None
     return int(value)
 
 
 def sizes_between(first: int, last: int, factor: float) -> list[int]:
     """Sizes from `first` to `last`, each `factor` times the one before."""
     if first < 1 or last < first or factor <= 1:
-        raise ValueError("lwcc bench: -b must be at least 1, -e at least -b, and -f more than 1")
+        raise ValueError("lwcc: -b must be at least 1, -e at least -b, and -f more than 1")
     found = [first]
     while found[-1] * factor <= last:
         found.append(int(found[-1] * factor))
@@ -144,10 +144,14 @@ def collect(rounds: Sequence[Sequence[dict[str, Any]]], args: argparse.Namespace
         for row in rows:
             cells.setdefault((row["size"], row["name"]), []).append(row)
     found = []
+    fastest: dict[int, dict[str, Any]] = {}  # of a size: whose arithmetic took least
+    for row in (row for rows in rounds for row in rows):
+        if row["t_fold"] < fastest.setdefault(row["size"], row)["t_fold"]:
+            fastest[row["size"]] = row
     for (size, name), rows in cells.items():
         medians = [row["t_med"] for row in rows]
         t = statistics.median(medians)
-        floor = limit_seconds(args.collective, args.np, min(rows, key=lambda row: row["t_fold"]))
+        floor = limit_seconds(args.collective, args.np, fastest[size])  # one limit for all engines
         if args.net:
             floor = max(floor, link_seconds(args.collective, args.np, size, args.net))
         found.append(
@@ -200,9 +204,11 @@ def cost_file() -> str:
     return os.path.join(home, "lwcc", "cost.json")
 
 
-def report_p2p(records: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]) -> Optional[dict[str, float]]:
+def report_p2p(
+    records: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]], wire: str = ""
+) -> Optional[dict[str, Any]]:
     """Print the fit of each engine; store LWCC's if it went over a wire."""
-    stored = None
+    stored: Optional[dict[str, Any]] = None
     for name in dict.fromkeys(r["name"] for r in records):
         mine = [r for r in records if r["name"] == name]
         if len(mine) < 3:
@@ -214,12 +220,13 @@ def report_p2p(records: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]
         print(f"# {name}: alpha {alpha * 1e6:.2f} us, beta {beta * 1e9:.4f} ns/B ({1 / beta / 1e9 if beta else 0:.2f} "
               f"GB/s), gamma {gamma * 1e9:.4f} ns/B")  # fmt: skip
         if name == "lwcc" and not mine[0]["shared_memory"]:
-            stored = {"alpha_s": alpha, "beta_s_per_byte": beta, "gamma_s_per_byte": gamma}
+            stored = {"alpha_s": alpha, "beta_s_per_byte": beta, "gamma_s_per_byte": gamma, "wire": wire}
     if stored is None:
         print("# not stored: the cost model is of a wire (--transport tcp, or --net)")
         return None
     keep(stored)
-    print(f"# stored in {cost_file()}")
+    where = f" for --net of the same wire ({wire}), and for lwcc simulate" if wire else ""
+    print(f"# stored in {cost_file()}{where}")
     return stored
 
 
@@ -314,7 +321,7 @@ def check(args: argparse.Namespace) -> None:
         (f"--dtype {args.dtype}", args.dtype not in dtypes.NAMES, f"one of {', '.join(dtypes.NAMES)}"),
     ):
         if wrong:
-            raise ValueError(f"lwcc bench: {option}: expected {wanted}")
+            raise ValueError(f"lwcc: {option}: expected {wanted}")
     for name in filter(None, args.algorithm.split(",")):
         if name != "shm":
             find(name, "broadcast" if pair else args.collective)
@@ -332,9 +339,9 @@ def run(args: argparse.Namespace) -> int:
     others = args.vs.split(",") if args.vs else []
     for name in others:
         if name not in ENGINES[1:]:
-            raise ValueError(f"lwcc bench: --vs {name}: known are {', '.join(ENGINES[1:])}")
+            raise ValueError(f"lwcc: --vs {name}: known are {', '.join(ENGINES[1:])}")
     if args.mpi_best and "mpi" not in others:
-        raise ValueError("lwcc bench: --mpi-best needs mpi among the engines of --vs")
+        raise ValueError("lwcc: --mpi-best needs mpi among the engines of --vs")
     ways = variants(others, args.np, args.mpi_best)
     header = announce(args)
     rounds, late = rounds_of(args, ways)
@@ -343,7 +350,7 @@ def run(args: argparse.Namespace) -> int:
     print(table(records))
     print(best_settings(records, settings), end="", flush=True)
     whole = args.collective == "p2p" and not late  # a fit of the sizes that were quick enough would mislead
-    cost = report_p2p(records, [row for rows in rounds for row in rows]) if whole else None
+    cost = report_p2p(records, [row for rows in rounds for row in rows], wire_of(args.net or "")) if whole else None
     if args.json:
         record = {"kind": "bench", **header, "lwcc_version": info.version(), "argv": sys.argv, "rows": records,
                   "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "cost": cost, "settings": settings,

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lwcc import bench, inspection
+from lwcc.launcher.net import wire_of
 
 ABOUT = """\
 Time every algorithm of allreduce for each size over a wire, which --net or --transport names, and keep the fastest
@@ -59,14 +60,15 @@ def run(args: argparse.Namespace) -> int:
     if any(row["wrong"] for row in rows):
         print("# not stored: there were wrong results")
         return 1
-    store(args.np, line("allreduce", choices))
+    store(args.np, wire_of(args.net or ""), line("allreduce", choices))
     return 0
 
 
-def store(ranks: int, text: str) -> None:
-    """Keep a table beside the cost of the wire."""
-    bench.keep({"tuned": {str(ranks): text}})
-    print(f"# LWCC_TUNED={text}\n# stored in {bench.cost_file()} for jobs of {ranks} ranks")
+def store(ranks: int, wire: str, text: str) -> None:
+    """Keep a table beside the cost of the wire, for jobs over the same one (see `wire_of`)."""
+    bench.keep({"tuned": {f"{ranks} {wire}".strip(): text}})
+    where = f"--net of the same wire ({wire})" if wire else "a wire of this machine"
+    print(f"# LWCC_TUNED={text}\n# stored in {bench.cost_file()} for jobs of {ranks} ranks over {where}")
 
 
 def add_parser(commands: Any) -> None:

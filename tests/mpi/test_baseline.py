@@ -67,7 +67,9 @@ def test_three_engines_train_alike(openmpi: Any, environment: dict[str, str], tm
         assert run["samples_per_s"] > 0 and run["step_median_s"] > 0 and run["communication_s"] > 0, run
         assert len(run["losses"]) == 20 and len(run["step_s"]) == 19, run
         assert sum(run["allreduces"]) >= 20, run
-    assert out.count("identical as printed") + out.count("agree within fp32 rounding") == 2, out
+    verdicts = [line.partition(": ")[::2] for line in out.splitlines() if line.startswith("losses of lwcc and ")]
+    assert {name for who, _ in verdicts for name in who[len("losses of lwcc and ") :].split(", ")} == {"mpi", "gloo"}
+    assert all(said.startswith(("identical as printed", "agree within fp32 rounding")) for _, said in verdicts), out
 
 
 def test_mpich_in_interleaved_repeats(mpich: Any, environment: dict[str, str], tmp_path: Path) -> None:

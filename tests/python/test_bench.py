@@ -14,6 +14,9 @@ import pytest
 
 from lwcc import bench, limited, tune
 from lwcc.__main__ import main
+from lwcc.launcher.args import LaunchSpec
+from lwcc.launcher.command import _with_cost
+from lwcc.launcher.net import parse_net
 
 
 def test_sizes() -> None:
@@ -184,11 +187,18 @@ def test_the_fastest_algorithm_of_each_size_becomes_a_table(tmp_path: Path, monk
     assert choices == [("a", 8192), ("b", 0)]
     assert tune.line("allreduce", choices) == "allreduce=a@8192,allreduce=b"
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    tune.store(4, "allreduce=a")
-    tune.store(2, "allreduce=b")
-    bench.keep({"alpha_s": 1.0})
+    tune.store(4, "", "allreduce=a")
+    tune.store(2, "", "allreduce=b")
+    tune.store(2, "1gbit", "allreduce=c")
+    bench.keep({"alpha_s": 1e-5, "beta_s_per_byte": 1e-9, "gamma_s_per_byte": 0.0, "wire": "1gbit"})
     kept = json.loads((tmp_path / "lwcc" / "cost.json").read_text())
-    assert kept == {"tuned": {"4": "allreduce=a", "2": "allreduce=b"}, "alpha_s": 1.0}
+    assert kept["tuned"] == {"4": "allreduce=a", "2": "allreduce=b", "2 1gbit": "allreduce=c"}
+    for name in ("LWCC_COST", "LWCC_TUNED"):
+        monkeypatch.delenv(name, raising=False)
+    assert _with_cost(LaunchSpec(2)).extra_env == {"LWCC_TUNED": "allreduce=b"}  # a lab's cost is not this machine's
+    lab = _with_cost(LaunchSpec(2, net=parse_net("nodes=2,rate=1gbit"))).extra_env
+    assert lab == {"LWCC_TUNED": "allreduce=c", "LWCC_COST": "1e-05,1e-09,0"}
+    assert _with_cost(LaunchSpec(2, net=parse_net("1gbit,delay=1ms"))).extra_env == {}
 
 
 def test_tune_measures_and_lwccrun_hands_the_table_on(tmp_path: Path) -> None:

@@ -76,8 +76,7 @@ static int name_self(bootstrap *b) {
   return sock_own_address(e->target.address, sizeof e->target.address);
 }
 
-/* Five sockets for each rank, two of a mate, and its regions; the limit that shells set is often lower than need be.
- */
+/* Five sockets for each rank, two of a mate, and its regions; the limit that shells set is often too low. */
 static void want_descriptors(int size) {
   struct rlimit limit;
   rlim_t enough = 256 + 6 * (rlim_t)size;

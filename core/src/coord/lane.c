@@ -1,5 +1,4 @@
-/* A set's buckets, run one after the other in log order; and its raw calls over a wire, in the order of their callers.
- */
+/* A set's buckets, run one after the other in log order; and its raw calls over a wire, in their callers' order. */
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,8 +7,7 @@
 /* *plan_out: borrowed from the team's cache or a definition; NULL: the shared-memory kernels. *name_out: static. */
 int select_plan(exec_team *team, const coll_args *a, const char *forced, const lwcc_plan **plan_out,
                 const char **name_out);
-/* Bytes that the collective handles, which all ranks know alike; 0 for an alltoall, whose blocks are each rank's own.
- */
+/* Bytes that the collective handles, which all ranks know alike; 0 for an alltoall, whose blocks are a rank's own. */
 size_t select_payload(const exec_team *team, const coll_args *a);
 int select_cache(exec_team *team, exec_cache **out); /* the team's cache, made if need be */
 

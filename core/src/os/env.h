@@ -35,6 +35,7 @@ typedef enum { ENV_TEXT, ENV_INT, ENV_BYTES, ENV_REAL, ENV_CHOICE } env_type;
   X(TUNED, "", ENV_TEXT, "", "",                                                                                \
     "algorithms over a wire by largest payload, from `lwcc tune`: allreduce=recursive_doubling@32768,...")      \
   X(CONNECT_TIMEOUT, "", ENV_REAL, "60", "0.001..1e9", "seconds that a rank waits for the others to join")      \
+  X(CONGESTION, "", ENV_TEXT, "cubic", "", "congestion control of TCP between nodes; bbr bears losses better")  \
   X(PEER_TIMEOUT, "", ENV_REAL, "20", "0..86400",                                                               \
     "seconds without a sign of life after which another node is taken for dead (TCP); 0: never")                \
   X(UCX_LIB, "", ENV_TEXT, "", "", "path of the libucp.so.0 to use; unset: the loader's, else the wheel's")
@@ -54,8 +55,7 @@ typedef struct {
 
 const env_row *env_at(int index); /* NULL past the end. Any thread */
 /* The value: the LWCC_ variable, else its synonym, else the default. A bad value is a warning that names the variable,
- * what it held and what is allowed; then the default holds. The environment must not be changed meanwhile. Any thread.
- */
+ * what it held and what is allowed; then the default holds. The environment must not change meanwhile. Any thread. */
 const char *env_text(env_id id); /* "" if unset; borrowed from the environment */
 int64_t env_int(env_id id);      /* also ENV_BYTES */
 double env_real(env_id id);

@@ -6,13 +6,14 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <stddef.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include "os/clock.h"
+#include "os/env.h"
+#include "os/log.h"
 #include "os/status.h"
 
 static const int flags = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
@@ -117,8 +118,10 @@ int sock_nonblocking(int fd) {
 void sock_tune_tcp(int fd) { /* each is a wish: a Unix socket in its place works too */
   int one = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-  if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5) != 0)
-    setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
+  const char *wish = env_text(ENV_CONGESTION);
+  if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, wish, (socklen_t)strlen(wish)) == 0) return;
+  if (errno == ENOENT) LOG(WARN, "LWCC_CONGESTION: this kernel has no %s; using reno", wish);
+  setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
 }
 
 void sock_watch_tcp(int fd, double limit_s) {

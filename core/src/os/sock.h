@@ -16,7 +16,7 @@ int sock_connected(int fd);                 /* LWCC_OK or LWCC_ERR_SYSTEM with t
 int sock_accept(int listener, int *fd_out); /* LWCC_PENDING: nobody waits */
 int sock_pair(int fds_out[2]);              /* connected Unix stream sockets */
 int sock_nonblocking(int fd);
-/* For collectives: no delay, and a congestion control that two local flows share well (cubic, else reno). */
+/* For collectives: no delay, and a congestion control that two local flows share well (LWCC_CONGESTION, else reno). */
 void sock_tune_tcp(int fd);
 /* Have the kernel ask a silent peer's kernel for a sign of life, and end the connection after limit_s seconds without
  * one (at least 1; 0: never). For connections that the peer always reads: one that it leaves full ends too. */
