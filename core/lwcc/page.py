@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lwcc import charts
 
 if TYPE_CHECKING:
-    from lwcc.report import Rows, Section
+    from lwcc.sections import Rows, Section
 
 MISSING = "a page needs bokeh and jinja2: pip install 'lwcc[report]' (--markdown and --latex need nothing)"
 INK = "#7d8590"  # legible on white and on black: a figure is drawn once, the page is light or dark

@@ -1,6 +1,7 @@
 """`lwcc report`: runs of `lwcc bench --json` and `lwccrun --baseline` as one page, as markdown, LaTeX and figures.
 
-Here is what is said and shown; `page.py` makes the page, `figures.py` the files for papers.
+Here is what is said and shown; `sections.py` and `trainings.py` make its parts, `page.py` the page,
+`papers.py` and `figures.py` the files for papers.
 """
 
 from __future__ import annotations
@@ -9,28 +10,18 @@ import argparse
 import json
 import os
 import shlex
-import statistics
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any
 
-from lwcc import charts, figures, page, verdict
-from lwcc.launcher.measure import agreement, histogram, script_of, size_text
+from lwcc import charts, figures, page, papers, verdict
+from lwcc.launcher.measure import size_text
+from lwcc.sections import Rows, Section, middle, network, seconds, where
+from lwcc.trainings import training_part, training_rows
 
-Rows = list[list[str]]  # the first one holds the heads
 ABOUT = """\
 Show what runs have measured: which engine was how fast, and whether a difference is more than noise. Several runs go
 into one report. Without any option the tables are printed as markdown."""
 EXAMPLE = "example: lwcc report lwcc-train-20261130-120000 run.json -o report.html --svg figures"
-
-
-class Section(NamedTuple):
-    """What belongs together: tables with their titles, and charts by the names of their files."""
-
-    title: str
-    about: str
-    command: str
-    tables: list[tuple[str, Rows]]
-    pictures: list[tuple[str, charts.Chart]]
 
 
 def load(path: str) -> dict[str, Any]:
@@ -46,24 +37,12 @@ def load(path: str) -> dict[str, Any]:
     return {**record, "path": path}
 
 
-def _seconds(value: float) -> str:
-    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if value >= scale:
-            return f"{value / scale:.3g} {unit}"
-    return f"{value * 1e9:.3g} ns"
-
-
 # ---- collectives ----
 
 
 def bench_title(record: dict[str, Any]) -> str:
     """What was measured, in a few words."""
-    return f"{record['collective']}, {record['np']} ranks{_network(record)}"
-
-
-def _network(record: dict[str, Any]) -> str:
-    net = record.get("net")
-    return f", network {'unshaped' if net == 'none' else net}" if net else ""
+    return f"{record['collective']}, {record['np']} ranks{network(record)}"
 
 
 def _by_name(record: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
@@ -84,7 +63,7 @@ def verdicts(record: dict[str, Any]) -> Rows:
             continue
         said, ratio = verdict.compare(ours["rounds"], other["rounds"])
         share = f"{ours['share']:.0%}" if ours["share"] else "-"
-        rows.append([size_text(size), _seconds(ours["t_med"]), _seconds(other["t_med"]), other["name"], f"{ratio:.2f}",
+        rows.append([size_text(size), seconds(ours["t_med"]), seconds(other["t_med"]), other["name"], f"{ratio:.2f}",
                      said, share])  # fmt: skip
     return rows
 
@@ -100,7 +79,7 @@ def bench_lines(record: dict[str, Any]) -> dict[str, list[charts.Line]]:
     found: dict[str, list[charts.Line]] = {"latency": [], "busbw": [], "speedup": []}
     for name, rows in _by_name(record).items():
         rows = [r for r in rows if r["size"] > 0]
-        say = {r["size"]: f"{size_text(r['size'])}, {_seconds(r['t_med'])}, {r['busbw'] / 1e9:.3g} GB/s" for r in rows}
+        say = {r["size"]: f"{size_text(r['size'])}, {seconds(r['t_med'])}, {r['busbw'] / 1e9:.3g} GB/s" for r in rows}
         found["latency"].append(charts.Line(name, [
             charts.Point(r["size"], r["t_med"], min(r["rounds"]), max(r["rounds"]), say[r["size"]]) for r in rows
         ]))  # fmt: skip
@@ -122,7 +101,7 @@ def bench_part(record: dict[str, Any], number: int) -> Section:
     """Latency, bus bandwidth and speed-up of one benchmark."""
     title, found = bench_title(record), bench_lines(record)
     drawn = {
-        "latency": charts.lines(charts.Axes(f"Time of {title}", "size", "time", True, True, size_text, _seconds),
+        "latency": charts.lines(charts.Axes(f"Time of {title}", "size", "time", True, True, size_text, seconds),
                                 found["latency"]),
         "busbw": charts.lines(charts.Axes(f"Bus bandwidth of {title}", "size", "GB/s", True, True, size_text),
                               found["busbw"]),
@@ -131,7 +110,7 @@ def bench_part(record: dict[str, Any], number: int) -> Section:
             found["speedup"]),
     }  # fmt: skip
     heads = ["engine", "size", "t_med", "t_p99", "cv%", "algbw GB/s", "busbw GB/s", "of limit", "wrong"]
-    every = [[r["name"], size_text(r["size"]), _seconds(r["t_med"]), _seconds(r["t_p99"]), f"{r['cv'] * 100:.0f}",
+    every = [[r["name"], size_text(r["size"]), seconds(r["t_med"]), seconds(r["t_p99"]), f"{r['cv'] * 100:.0f}",
               f"{r['algbw'] / 1e9:.3f}", f"{r['busbw'] / 1e9:.3f}", f"{r['share']:.0%}", str(r["wrong"])]
              for r in record["rows"]]  # fmt: skip
     tables = [(f"All figures: {title}", [heads, *every])]
@@ -139,113 +118,10 @@ def bench_part(record: dict[str, Any], number: int) -> Section:
         tables.insert(0, (f"Verdicts: {title}", verdicts(record)))
     if record.get("settings"):
         tables.append((f"Settings: {title}", [["engine", "settings"], *map(list, record["settings"].items())]))
-    about = f"{_where(record)}, load before {record['load']:.1f}; {record['rounds']} interleaved rounds"
+    about = f"{where(record)}, load before {record['load']:.1f}; {record['rounds']} interleaved rounds"
     about += " (vertical bars: their range)."
     pictures = [(f"{number}-{record['collective']}-{n}", chart) for n, chart in drawn.items() if chart]
     return Section(title, about, shlex.join(["lwcc", *record["argv"][1:]]), tables, pictures)
-
-
-def _where(record: dict[str, Any]) -> str:
-    """The machine, the versions, and when."""
-    parts = [record["machine"], f"LWCC {record['lwcc_version']}" if record.get("lwcc_version") else ""]
-    parts += [record.get("mpi", ""), record.get("started", "")]
-    return ", ".join(part for part in parts if part)
-
-
-# ---- training ----
-
-
-def _middle(values: Sequence[Any]) -> Optional[float]:
-    known = [v for v in values if v is not None]
-    return statistics.median(known) if known else None
-
-
-def training_rows(record: dict[str, Any]) -> Rows:
-    """One row for each engine of a training run."""
-    rows: Rows = [
-        ["engine", "samples/s", "x LWCC", "verdict", "step", "p90", "exposed", "communication", "loss", "losses"]
-    ]
-    names = list(record["settings"])
-    runs = {name: [r for r in record["runs"] if r["variant"] == name] for name in names}
-    base = [1 / r["samples_per_s"] for r in runs[names[0]] if r["samples_per_s"]]
-    for name in names:
-        speeds = [r["samples_per_s"] for r in runs[name] if r["samples_per_s"]]
-        said, ratio = verdict.compare(base, [1 / s for s in speeds]) if base and speeds else ("-", None)
-        first = runs[name][0]
-        agree = "-" if name == names[0] else agreement(runs[names[0]][0]["losses"], first["losses"])[0]
-        times = [_middle([r[key] for r in runs[name]]) for key in
-                 ("step_median_s", "step_p90_s", "exposed_s", "communication_s")]  # fmt: skip
-        rows.append([
-            name, f"{statistics.median(speeds):.0f}" if speeds else f"exit {first['code']}",
-            "-" if ratio is None else f"{1 / ratio:.2f}",
-            "-" if name == names[0] else {"better": "LWCC faster", "worse": "LWCC slower"}.get(said, said),
-            *("-" if t is None else _seconds(t) for t in times),
-            f"{first['losses'][-1]:.5g}" if first["losses"] else "-", agree,
-        ])  # fmt: skip
-    return rows
-
-
-def _losses(firsts: dict[str, dict[str, Any]], key: str) -> list[charts.Line]:
-    """The losses as printed, against their number, or against the seconds at which they were printed."""
-    found = []
-    for name, run in firsts.items():
-        values = run["losses"]
-        xs = run.get(key) or [] if key else range(1, len(values) + 1)
-        found.append(charts.Line(name, [charts.Point(x, v) for x, v in zip(_thin(list(xs)), _thin(values))]))
-    return found
-
-
-def _breakdown(firsts: dict[str, dict[str, Any]]) -> list[tuple[str, list[charts.Part]]]:
-    """Where each rank's mean step went: it computed, or waited for communication."""
-    found = []
-    for name, run in firsts.items():
-        for rank in [r for r in run.get("ranks", []) if r.get("step_s")][:16]:
-            waited, step = rank["step_waited_s"], rank["step_s"]
-            who = f"{name}, rank {rank['rank']}"
-            found.append((who, [
-                charts.Part("computing", max(step - waited, 0.0) * 1e3, f"{who}: {_seconds(step - waited)} computing"),
-                charts.Part("waiting for communication", waited * 1e3, f"{who}: {_seconds(waited)} waiting"),
-            ]))  # fmt: skip
-    return found
-
-
-def training_part(record: dict[str, Any], number: int) -> Section:
-    """Throughput, losses and step times of one training run."""
-    last_first = {run["variant"]: run for run in reversed(record["runs"])}
-    firsts = {name: last_first[name] for name in record["settings"] if name in last_first}
-    title = f"{script_of(record['command'])}, {record['np']} ranks{_network(record)}"
-    speeds = [(name, _middle([r["samples_per_s"] for r in record["runs"] if r["variant"] == name])) for name in firsts]
-    steps = [
-        charts.Line(n, [charts.Point(i + 1, v * 1e3, label=f"step {i + 1}, {_seconds(v)}")
-                        for i, v in _numbered(r["step_s"])]) for n, r in firsts.items()
-    ]  # fmt: skip
-    drawn = {
-        "throughput": charts.bars(f"Throughput of {title}", "samples/s", [
-            (n, [charts.Part("samples/s", v, f"{n}: {v:.5g} samples/s")]) for n, v in speeds if v]),
-        "loss": charts.lines(charts.Axes(f"Losses as printed: {title}", "number of the loss", "loss", False, False),
-                             _losses(firsts, "")),
-        "loss-seconds": charts.lines(
-            charts.Axes(f"Losses against time: {title}", "seconds since the start of the job", "loss", False, False),
-            _losses(firsts, "loss_at_s")),
-        "steps": charts.lines(charts.Axes(f"Time of each step: {title}", "step", "ms", False, True), steps),
-        "breakdown": charts.bars(f"The mean step of each rank: {title}", "ms", _breakdown(firsts)),
-    }  # fmt: skip
-    sizes = [["engine", "allreduces by size (upper bounds)"]]
-    sizes += [[name, histogram(run["allreduces"])] for name, run in firsts.items() if run["allreduces"]]
-    settings = [["engine", "settings"], *([name, text] for name, text in record["settings"].items())]
-    tables = [(title, training_rows(record)), (f"Sizes: {title}", sizes), (f"Settings: {title}", settings)]
-    pictures = [(f"{number}-training-{n}", chart) for n, chart in drawn.items() if chart]
-    return Section(title, _where(record) + ".", shlex.join(["lwccrun", *record["argv"][1:]]), tables, pictures)
-
-
-def _numbered(values: Sequence[float]) -> list[tuple[int, float]]:
-    """At most 400 of them, evenly taken, with their places."""
-    return list(enumerate(values))[:: max(1, len(values) // 400)]
-
-
-def _thin(values: Sequence[float]) -> list[float]:
-    """At most 400 steps, evenly taken."""
-    return list(values[:: max(1, len(values) // 400)])
 
 
 def scaling(records: Sequence[dict[str, Any]]) -> Rows:
@@ -254,7 +130,7 @@ def scaling(records: Sequence[dict[str, Any]]) -> Rows:
     found: dict[tuple[str, str], dict[int, float]] = {}
     for record in records:
         for name in record["settings"] if record["kind"] == "baseline" else ():
-            speed = _middle([r["samples_per_s"] for r in record["runs"] if r["variant"] == name])
+            speed = middle([r["samples_per_s"] for r in record["runs"] if r["variant"] == name])
             if speed:
                 found.setdefault((" ".join(record["command"]), name), {})[record["np"]] = speed
     for (command, name), speeds in found.items():
@@ -313,26 +189,12 @@ def html(records: Sequence[dict[str, Any]]) -> str:
 
 def markdown(records: Sequence[dict[str, Any]]) -> str:
     """Return the tables as markdown."""
-    text = ["# LWCC report"]
-    for part in parts_of(records):
-        text += [f"\n## {part.title}", part.about]
-        for title, rows in part.tables:
-            text += [f"\n### {title}" if title else "", "| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
-            text += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows[1:]]
-    return "\n".join(text) + "\n"
+    return papers.markdown(parts_of(records))
 
 
 def latex(records: Sequence[dict[str, Any]]) -> str:
     """Return the tables as LaTeX (booktabs)."""
-    special = {c: f"\\{c}" for c in "&%$#_{}"} | {"~": r"\textasciitilde{}", "^": r"\^{}", "\\": r"\textbackslash{}"}
-    clean = str.maketrans(special)
-    text = []
-    for part in parts_of(records):
-        for title, rows in part.tables:
-            text += [f"% {title or part.title}", rf"\begin{{tabular}}{{l{'r' * (len(rows[0]) - 1)}}}", r"\toprule"]
-            body = [" & ".join(cell.translate(clean) for cell in row) + r" \\" for row in rows]
-            text += [body[0], r"\midrule", *body[1:], r"\bottomrule", r"\end{tabular}", ""]
-    return "\n".join(text)
+    return papers.latex(parts_of(records))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,0 +1,48 @@
+"""What sections of a report consist of, and how figures are said in all of them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Optional
+
+from lwcc import charts
+
+Rows = list[list[str]]  # the first one holds the heads
+
+
+class Section(NamedTuple):
+    """What belongs together: tables with their titles, and charts by the names of their files."""
+
+    title: str
+    about: str
+    command: str
+    tables: list[tuple[str, Rows]]
+    pictures: list[tuple[str, charts.Chart]]
+
+
+def seconds(value: float) -> str:
+    """A time as people read it."""
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value * 1e9:.3g} ns"
+
+
+def network(record: dict[str, Any]) -> str:
+    """The end of a title: on which network; "" for none."""
+    net = record.get("net")
+    return f", network {'unshaped' if net == 'none' else net}" if net else ""
+
+
+def where(record: dict[str, Any]) -> str:
+    """The machine, the versions, and when."""
+    parts = [record["machine"], f"LWCC {record['lwcc_version']}" if record.get("lwcc_version") else ""]
+    parts += [record.get("mpi", ""), record.get("started", "")]
+    return ", ".join(part for part in parts if part)
+
+
+def middle(values: Sequence[Any]) -> Optional[float]:
+    """The median of what is known."""
+    known = [v for v in values if v is not None]
+    return statistics.median(known) if known else None

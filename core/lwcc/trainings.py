@@ -1,0 +1,100 @@
+"""Training runs of `lwccrun --baseline` as sections of a report."""
+
+from __future__ import annotations
+
+import shlex
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from lwcc import charts, verdict
+from lwcc.launcher.measure import agreement, histogram, script_of
+from lwcc.sections import Rows, Section, middle, network, seconds, where
+
+
+def training_rows(record: dict[str, Any]) -> Rows:
+    """One row for each engine of a training run."""
+    rows: Rows = [
+        ["engine", "samples/s", "x LWCC", "verdict", "step", "p90", "exposed", "communication", "loss", "losses"]
+    ]
+    names = list(record["settings"])
+    runs = {name: [r for r in record["runs"] if r["variant"] == name] for name in names}
+    base = [1 / r["samples_per_s"] for r in runs[names[0]] if r["samples_per_s"]]
+    for name in names:
+        speeds = [r["samples_per_s"] for r in runs[name] if r["samples_per_s"]]
+        said, ratio = verdict.compare(base, [1 / s for s in speeds]) if base and speeds else ("-", None)
+        first = runs[name][0]
+        agree = "-" if name == names[0] else agreement(runs[names[0]][0]["losses"], first["losses"])[0]
+        times = [middle([r[key] for r in runs[name]]) for key in
+                 ("step_median_s", "step_p90_s", "exposed_s", "communication_s")]  # fmt: skip
+        rows.append([
+            name, f"{statistics.median(speeds):.0f}" if speeds else f"exit {first['code']}",
+            "-" if ratio is None else f"{1 / ratio:.2f}",
+            "-" if name == names[0] else {"better": "LWCC faster", "worse": "LWCC slower"}.get(said, said),
+            *("-" if t is None else seconds(t) for t in times),
+            f"{first['losses'][-1]:.5g}" if first["losses"] else "-", agree,
+        ])  # fmt: skip
+    return rows
+
+
+def _losses(firsts: dict[str, dict[str, Any]], key: str) -> list[charts.Line]:
+    """The losses as printed, against their number, or against the seconds at which they were printed."""
+    found = []
+    for name, run in firsts.items():
+        values = run["losses"]
+        xs = run.get(key) or [] if key else range(1, len(values) + 1)
+        found.append(charts.Line(name, [charts.Point(x, v) for x, v in zip(_thin(list(xs)), _thin(values))]))
+    return found
+
+
+def _breakdown(firsts: dict[str, dict[str, Any]]) -> list[tuple[str, list[charts.Part]]]:
+    """Where each rank's mean step went: it computed, or waited for communication."""
+    found = []
+    for name, run in firsts.items():
+        for rank in [r for r in run.get("ranks", []) if r.get("step_s")][:16]:
+            waited, step = rank["step_waited_s"], rank["step_s"]
+            who = f"{name}, rank {rank['rank']}"
+            found.append((who, [
+                charts.Part("computing", max(step - waited, 0.0) * 1e3, f"{who}: {seconds(step - waited)} computing"),
+                charts.Part("waiting for communication", waited * 1e3, f"{who}: {seconds(waited)} waiting"),
+            ]))  # fmt: skip
+    return found
+
+
+def training_part(record: dict[str, Any], number: int) -> Section:
+    """Throughput, losses and step times of one training run."""
+    last_first = {run["variant"]: run for run in reversed(record["runs"])}
+    firsts = {name: last_first[name] for name in record["settings"] if name in last_first}
+    title = f"{script_of(record['command'])}, {record['np']} ranks{network(record)}"
+    speeds = [(name, middle([r["samples_per_s"] for r in record["runs"] if r["variant"] == name])) for name in firsts]
+    steps = [
+        charts.Line(n, [charts.Point(i + 1, v * 1e3, label=f"step {i + 1}, {seconds(v)}")
+                        for i, v in _numbered(r["step_s"])]) for n, r in firsts.items()
+    ]  # fmt: skip
+    drawn = {
+        "throughput": charts.bars(f"Throughput of {title}", "samples/s", [
+            (n, [charts.Part("samples/s", v, f"{n}: {v:.5g} samples/s")]) for n, v in speeds if v]),
+        "loss": charts.lines(charts.Axes(f"Losses as printed: {title}", "number of the loss", "loss", False, False),
+                             _losses(firsts, "")),
+        "loss-seconds": charts.lines(
+            charts.Axes(f"Losses against time: {title}", "seconds since the start of the job", "loss", False, False),
+            _losses(firsts, "loss_at_s")),
+        "steps": charts.lines(charts.Axes(f"Time of each step: {title}", "step", "ms", False, True), steps),
+        "breakdown": charts.bars(f"The mean step of each rank: {title}", "ms", _breakdown(firsts)),
+    }  # fmt: skip
+    sizes = [["engine", "allreduces by size (upper bounds)"]]
+    sizes += [[name, histogram(run["allreduces"])] for name, run in firsts.items() if run["allreduces"]]
+    settings = [["engine", "settings"], *([name, text] for name, text in record["settings"].items())]
+    tables = [(title, training_rows(record)), (f"Sizes: {title}", sizes), (f"Settings: {title}", settings)]
+    pictures = [(f"{number}-training-{n}", chart) for n, chart in drawn.items() if chart]
+    return Section(title, where(record) + ".", shlex.join(["lwccrun", *record["argv"][1:]]), tables, pictures)
+
+
+def _numbered(values: Sequence[float]) -> list[tuple[int, float]]:
+    """At most 400 of them, evenly taken, with their places."""
+    return list(enumerate(values))[:: max(1, len(values) // 400)]
+
+
+def _thin(values: Sequence[float]) -> list[float]:
+    """At most 400 steps, evenly taken."""
+    return list(values[:: max(1, len(values) // 400)])
