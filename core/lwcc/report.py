@@ -16,7 +16,7 @@ from typing import Any
 from lwcc import charts, figures, page, papers, verdict
 from lwcc.launcher.measure import size_text
 from lwcc.sections import Rows, Section, middle, network, seconds, where
-from lwcc.trainings import training_part, training_rows
+from lwcc.trainings import training_part, training_standing, training_title
 
 ABOUT = """\
 Show what runs have measured: which engine was how fast, and whether a difference is more than noise. Several runs go
@@ -52,19 +52,26 @@ def _by_name(record: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def verdicts(record: dict[str, Any]) -> Rows:
-    """For each size: LWCC's best way against the best other engine, and what may be said."""
-    rows: Rows = [["size", "LWCC", "best other", "which", "times faster", "verdict", "of limit"]]
+def standings(record: dict[str, Any]) -> list[tuple[int, dict[str, Any], verdict.Standing]]:
+    """For each size at which both were measured: LWCC's best way, and how it stands among the other engines."""
+    found = []
     for size in sorted({row["size"] for row in record["rows"]}):
         here = [row for row in record["rows"] if row["size"] == size]
         ours = min((r for r in here if r["engine"] == "lwcc"), key=lambda r: r["t_med"], default=None)
-        other = min((r for r in here if r["engine"] != "lwcc"), key=lambda r: r["t_med"], default=None)
-        if ours is None or other is None:
-            continue
-        said, ratio = verdict.compare(ours["rounds"], other["rounds"])
+        others = {r["name"]: r["rounds"] for r in here if r["engine"] != "lwcc"}
+        if ours is not None and others:
+            found.append((size, ours, verdict.among(ours["rounds"], others)))
+    return found
+
+
+def verdicts(record: dict[str, Any]) -> Rows:
+    """For each size: LWCC's best way against the best other engine, and what may be said."""
+    rows: Rows = [["size", "LWCC", "best other", "which", "LWCC is", "verdict", "of limit"]]
+    times = {(row["size"], row["name"]): row["t_med"] for row in record["rows"]}
+    for size, ours, found in standings(record):
         share = f"{ours['share']:.0%}" if ours["share"] else "-"
-        rows.append([size_text(size), seconds(ours["t_med"]), seconds(other["t_med"]), other["name"], f"{ratio:.2f}",
-                     said, share])  # fmt: skip
+        rows.append([size_text(size), seconds(ours["t_med"]), seconds(times[size, found.other]), found.other,
+                     found.text(), found.said, share])  # fmt: skip
     return rows
 
 
@@ -106,7 +113,7 @@ def bench_part(record: dict[str, Any], number: int) -> Section:
         "busbw": charts.lines(charts.Axes(f"Bus bandwidth of {title}", "size", "GB/s", True, True, size_text),
                               found["busbw"]),
         "speedup": charts.lines(
-            charts.Axes(f"Times faster than the best other engine: {title}", "size", "ratio", True, True, size_text),
+            charts.Axes(f"Best other engine's median over LWCC's: {title}", "size", "ratio", True, True, size_text),
             found["speedup"]),
     }  # fmt: skip
     heads = ["engine", "size", "t_med", "t_p99", "cv%", "algbw GB/s", "busbw GB/s", "of limit", "wrong"]
@@ -142,20 +149,21 @@ def scaling(records: Sequence[dict[str, Any]]) -> Rows:
 
 
 def overview(records: Sequence[dict[str, Any]]) -> Rows:
-    """The verdict table: one row for each benchmark and training run."""
-    rows: Rows = [["measurement", "better", "noise", "worse", "best gain", "wrong results"]]
+    """The verdict table: a row for each benchmark, with a cell for each size, and for each training, with one."""
+    rows: Rows = [["measurement", "better", "noise", "worse", "best gain", "worst loss", "wrong results"]]
     for record in records:
         if record["kind"] == "bench":
-            said = verdicts(record)[1:]
-            title, bad = bench_title(record), sum(r["wrong"] for r in record["rows"])
-            kinds, gains = [r[5] for r in said], [float(r[4]) for r in said]
+            title, bad = bench_title(record), str(sum(r["wrong"] for r in record["rows"]))
+            found = [standing for _, _, standing in standings(record)]
         else:
-            table = training_rows(record)[2:]
-            title, bad = f"{os.path.basename(record['command'][0])}, {record['np']} ranks", 0
-            kinds = [{"LWCC faster": "better", "LWCC slower": "worse"}.get(r[3], r[3]) for r in table]
-            gains = [1 / float(r[2]) for r in table if r[2] not in ("-", "0.00")]
-        counts = [str(kinds.count(kind)) for kind in ("better", "noise", "worse")]
-        rows.append([title, *counts, f"{max(gains):.2f}x" if gains else "-", str(bad)])
+            title, bad = training_title(record), "-"
+            one = training_standing(record)
+            found = [one] if one else []
+        by_ratio = sorted(found, key=lambda standing: standing.ratio)
+        gains = [f"{s.text()} than {s.other}" for s in reversed(by_ratio) if s.said == "better"]
+        losses = [f"{s.text()} than {s.other}" for s in by_ratio if s.said == "worse"]
+        counts = [str(sum(s.said == kind for s in found)) for kind in ("better", "noise", "worse")]
+        rows.append([title, *counts, *(texts[0] if texts else "-" for texts in (gains, losses)), bad])
     return rows
 
 

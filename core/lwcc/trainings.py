@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Optional
 
 from lwcc import charts, verdict
 from lwcc.launcher.measure import agreement, histogram, script_of
@@ -37,6 +37,25 @@ def training_rows(record: dict[str, Any]) -> Rows:
     return rows
 
 
+def training_title(record: dict[str, Any]) -> str:
+    """What ran, in a few words."""
+    return f"{script_of(record['command'])}, {record['np']} ranks{network(record)}"
+
+
+def _speeds(record: dict[str, Any]) -> dict[str, list[float]]:
+    """The samples/s of each engine's runs, LWCC first; of those that have any."""
+    found = {name: [r["samples_per_s"] for r in record["runs"] if r["variant"] == name and r["samples_per_s"]]
+             for name in record["settings"]}  # fmt: skip
+    return {name: speeds for name, speeds in found.items() if speeds}
+
+
+def training_standing(record: dict[str, Any]) -> Optional[verdict.Standing]:
+    """How LWCC stands among the other engines; None if there is nothing to compare."""
+    others = _speeds(record)
+    ours = others.pop(next(iter(record["settings"]), ""), None)
+    return verdict.among_rates(ours, others) if ours and others else None
+
+
 def _losses(firsts: dict[str, dict[str, Any]], key: str) -> list[charts.Line]:
     """The losses as printed, against their number, or against the seconds at which they were printed."""
     found = []
@@ -65,7 +84,7 @@ def training_part(record: dict[str, Any], number: int) -> Section:
     """Throughput, losses and step times of one training run."""
     last_first = {run["variant"]: run for run in reversed(record["runs"])}
     firsts = {name: last_first[name] for name in record["settings"] if name in last_first}
-    title = f"{script_of(record['command'])}, {record['np']} ranks{network(record)}"
+    title = training_title(record)
     speeds = [(name, middle([r["samples_per_s"] for r in record["runs"] if r["variant"] == name])) for name in firsts]
     steps = [
         charts.Line(n, [charts.Point(i + 1, v * 1e3, label=f"step {i + 1}, {seconds(v)}")

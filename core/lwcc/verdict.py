@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 LEAST = 3  # measurements of each
 MARGIN = 0.05  # smaller differences are not claimed, however often they are seen
+
+
+class Standing(NamedTuple):
+    """How something stands among others: "better", "worse" or "noise"; theirs / ours; and whose."""
+
+    said: str
+    ratio: float
+    other: str
+
+    def text(self) -> str:
+        """The gain or the loss, where there is one to claim."""
+        shown = {"better": f"{self.ratio:.2f}x faster", "worse": f"{1 / self.ratio:.2f}x slower"}
+        return shown.get(self.said, "-")
 
 
 def compare(ours: Sequence[float], theirs: Sequence[float]) -> tuple[str, float]:
@@ -24,3 +38,20 @@ def compare(ours: Sequence[float], theirs: Sequence[float]) -> tuple[str, float]
     if min(ours) > max(theirs):
         return "worse", ratio
     return "noise", ratio
+
+
+def compare_rates(ours: Sequence[float], theirs: Sequence[float]) -> tuple[str, float]:
+    """Compare rates (more is better) by the same rule; "better" and a ratio above 1 speak for ours."""
+    return compare(theirs, ours)
+
+
+def among(ours: Sequence[float], others: Mapping[str, Sequence[float]]) -> Standing:
+    """Compare times with those of the best of the others, of which there must be one."""
+    name = min(others, key=lambda other: statistics.median(others[other]))
+    return Standing(*compare(ours, others[name]), name)
+
+
+def among_rates(ours: Sequence[float], others: Mapping[str, Sequence[float]]) -> Standing:
+    """Compare rates with those of the best of the others."""
+    name = max(others, key=lambda other: statistics.median(others[other]))
+    return Standing(*compare_rates(ours, others[name]), name)

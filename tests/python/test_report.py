@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from lwcc import charts, figures, report, verdict
+from lwcc import charts, figures, report, trainings, verdict
 from lwcc.__main__ import main
 
 
@@ -163,10 +163,28 @@ def test_what_is_said_of_each_run(records: list[str]) -> None:
     assert rows[2][:4] == ["train.py, 2 ranks", "1", "0", "0"]
     titles = [report.bench_title({**loaded[0], "net": net}) for net in ("none", "1gbit")]
     assert titles == ["allreduce, 2 ranks, network unshaped", "allreduce, 2 ranks, network 1gbit"]
-    assert report.training_rows(loaded[1])[2][:4] == ["mpi", "101", "0.50", "LWCC faster"]
+    assert trainings.training_rows(loaded[1])[2][:4] == ["mpi", "101", "0.50", "LWCC faster"]
     assert report.scaling(loaded) == [["command", "engine", "ranks", "samples/s", "efficiency"]]
     more = {**loaded[1], "np": 4}
     assert [row[4] for row in report.scaling([loaded[1], more])[1:3]] == ["100%", "50%"]
+
+
+def test_a_gain_is_shown_where_it_is_claimed_and_against_the_best_other_engine() -> None:
+    record = training_record()
+    record["settings"]["slow"] = ""
+    record["runs"] += [{**record["runs"][0], "variant": "slow", "samples_per_s": 20.0 + k} for k in range(3)]
+    assert report.overview([record])[1] == ["train.py, 2 ranks", "1", "0", "0", "1.99x faster than mpi", "-", "-"]
+    for run in record["runs"]:
+        run["samples_per_s"] *= 4 if run["variant"] == "mpi" else 1
+    assert report.overview([record])[1][1:6] == ["0", "0", "1", "-", "2.01x slower than mpi"]
+    record["runs"][1]["samples_per_s"] = 150.0
+    assert report.overview([record])[1][1:6] == ["0", "1", "0", "-", "-"]
+    bench = bench_record()
+    assert [row[4] for row in report.verdicts(bench)[1:]] == ["2.00x faster", "2.00x faster"]
+    for row in bench["rows"]:
+        row["rounds"] = row["rounds"][:2]
+    assert [row[4] for row in report.verdicts(bench)[1:]] == ["-", "-"]
+    assert report.overview([bench])[1][1:6] == ["0", "2", "0", "-", "-"]
 
 
 def test_tables_for_papers(records: list[str], tmp_path: Path) -> None:
