@@ -5,11 +5,21 @@ from __future__ import annotations
 import shlex
 import statistics
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any, Optional
 
 from lwcc import charts, verdict
-from lwcc.launcher.measure import agreement, histogram, script_of
+from lwcc.launcher import baseline
+from lwcc.launcher.measure import Run, agreement, histogram, script_of
 from lwcc.sections import Rows, Section, middle, network, seconds, where
+
+
+def _told(record: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """The cells of lwccrun's own table by engine, so that the page says the same of a run directory."""
+    known = {field.name for field in fields(Run)}
+    runs = [Run(**{key: value for key, value in run.items() if key in known}) for run in record["runs"]]
+    names = dict.fromkeys(run.variant for run in runs)
+    return dict(zip(names, baseline.rows(runs)))
 
 
 def training_rows(record: dict[str, Any]) -> Rows:
@@ -19,18 +29,17 @@ def training_rows(record: dict[str, Any]) -> Rows:
     ]
     names = list(record["settings"])
     runs = {name: [r for r in record["runs"] if r["variant"] == name] for name in names}
-    base = [1 / r["samples_per_s"] for r in runs[names[0]] if r["samples_per_s"]]
+    told, speeds = _told(record), _speeds(record)
     for name in names:
-        speeds = [r["samples_per_s"] for r in runs[name] if r["samples_per_s"]]
-        said, ratio = verdict.compare(base, [1 / s for s in speeds]) if base and speeds else ("-", None)
-        first = runs[name][0]
+        first, cells, said = runs[name][0], told[name], "-"
+        if name != names[0] and name in speeds and names[0] in speeds:
+            said = verdict.compare_rates(speeds[names[0]], speeds[name])[0]
         agree = "-" if name == names[0] else agreement(runs[names[0]][0]["losses"], first["losses"])[0]
         times = [middle([r[key] for r in runs[name]]) for key in
                  ("step_median_s", "step_p90_s", "exposed_s", "communication_s")]  # fmt: skip
         rows.append([
-            name, f"{statistics.median(speeds):.0f}" if speeds else f"exit {first['code']}",
-            "-" if ratio is None else f"{1 / ratio:.2f}",
-            "-" if name == names[0] else {"better": "LWCC faster", "worse": "LWCC slower"}.get(said, said),
+            name, f"{statistics.median(speeds[name]):.0f}" if name in speeds else f"exit {first['code']}",
+            cells.get("x lwcc", "-"), {"better": "LWCC faster", "worse": "LWCC slower"}.get(said, said),
             *("-" if t is None else seconds(t) for t in times),
             f"{first['losses'][-1]:.5g}" if first["losses"] else "-", agree,
         ])  # fmt: skip

@@ -187,6 +187,14 @@ def test_a_gain_is_shown_where_it_is_claimed_and_against_the_best_other_engine()
     assert report.overview([bench])[1][1:6] == ["0", "2", "0", "-", "-"]
 
 
+def test_times_lwcc_is_the_ratio_of_the_medians_as_in_the_table_of_lwccrun() -> None:
+    record = training_record()
+    record["runs"] = record["runs"][:4]
+    for run, speed in zip(record["runs"], (3813.0, 2645.0, 5148.0, 7545.0)):
+        run["samples_per_s"] = speed
+    assert trainings.training_rows(record)[2][1:3] == ["5095", "1.14"]
+
+
 def test_tables_for_papers(records: list[str], tmp_path: Path) -> None:
     md, tex = tmp_path / "r.md", tmp_path / "r.tex"
     assert main(["report", *records, "--markdown", str(md), "--latex", str(tex)]) == 0
