@@ -58,9 +58,10 @@ def standings(record: dict[str, Any]) -> list[tuple[int, dict[str, Any], verdict
     for size in sorted({row["size"] for row in record["rows"]}):
         here = [row for row in record["rows"] if row["size"] == size]
         ours = min((r for r in here if r["engine"] == "lwcc"), key=lambda r: r["t_med"], default=None)
-        others = {r["name"]: r["rounds"] for r in here if r["engine"] != "lwcc"}
+        others = [r for r in here if r["engine"] != "lwcc"]
         if ours is not None and others:
-            found.append((size, ours, verdict.among(ours["rounds"], others)))
+            each = {r["name"]: verdict.compare(ours["rounds"], r["rounds"]) for r in others}
+            found.append((size, ours, verdict.among(each)))
     return found
 
 
@@ -180,7 +181,7 @@ def _scaling_chart(records: Sequence[dict[str, Any]]) -> list[tuple[str, charts.
 def parts_of(records: Sequence[dict[str, Any]]) -> list[Section]:
     """All sections, the overview first."""
     about = f"A verdict needs {verdict.LEAST} runs or rounds of each, ranges that do not touch, and medians "
-    about += f"{verdict.MARGIN:.0%} apart; all else is noise."
+    about += f"{verdict.MARGIN:.0%} apart; all else is noise. Better: than every other engine; worse: than one of them."
     parts = [Section("Verdicts", about, "", [("LWCC against the best other engine", overview(records))], [])]
     if len(scaling(records)) > 1:
         about = "Efficiency: speed per rank against the fewest ranks."

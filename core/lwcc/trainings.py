@@ -62,7 +62,9 @@ def training_standing(record: dict[str, Any]) -> Optional[verdict.Standing]:
     """How LWCC stands among the other engines; None if there is nothing to compare."""
     others = _speeds(record)
     ours = others.pop(next(iter(record["settings"]), ""), None)
-    return verdict.among_rates(ours, others) if ours and others else None
+    if not ours or not others:
+        return None
+    return verdict.among({name: verdict.compare_rates(ours, speeds) for name, speeds in others.items()})
 
 
 def _losses(firsts: dict[str, dict[str, Any]], key: str) -> list[charts.Line]:

@@ -45,13 +45,15 @@ def compare_rates(ours: Sequence[float], theirs: Sequence[float]) -> tuple[str, 
     return compare(theirs, ours)
 
 
-def among(ours: Sequence[float], others: Mapping[str, Sequence[float]]) -> Standing:
-    """Compare times with those of the best of the others, of which there must be one."""
-    name = min(others, key=lambda other: statistics.median(others[other]))
-    return Standing(*compare(ours, others[name]), name)
+def among(found: Mapping[str, tuple[str, float]]) -> Standing:
+    """Put together what the comparisons with each of the others have said; there must be one.
 
-
-def among_rates(ours: Sequence[float], others: Mapping[str, Sequence[float]]) -> Standing:
-    """Compare rates with those of the best of the others."""
-    name = max(others, key=lambda other: statistics.median(others[other]))
-    return Standing(*compare_rates(ours, others[name]), name)
+    Returns:
+        "better" where it is better than every other one, "worse" where one of them is better, else "noise"; against the
+        best of the others, or where the best of them only seems to be better, against the best of those that are.
+    """
+    said = {of for of, _ in found.values()}
+    verdict = "worse" if "worse" in said else "better" if said == {"better"} else "noise"
+    rivals = {name: ratio for name, (of, ratio) in found.items() if of == verdict or verdict == "noise"}
+    name = min(rivals, key=lambda rival: rivals[rival])
+    return Standing(verdict, rivals[name], name)

@@ -28,6 +28,25 @@ def test_verdicts(ours: list[float], theirs: list[float], said: str) -> None:
     assert verdict.compare(ours, theirs)[0] == said
 
 
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [({"a": ("better", 3.0), "b": ("better", 2.0)}, ("better", 2.0, "b")),
+     ({"noisy": ("noise", 9.0), "b": ("better", 2.0)}, ("noise", 2.0, "b")),
+     ({"noisy": ("noise", 0.2), "b": ("worse", 0.5), "c": ("worse", 0.7)}, ("worse", 0.5, "b"))],
+)  # fmt: skip
+def test_among_others(found: dict[str, tuple[str, float]], expected: tuple[str, float, str]) -> None:
+    assert verdict.among(found) == expected
+
+
+def test_an_engine_of_noisy_rounds_does_not_drop_out() -> None:
+    bench = bench_record()
+    noisy = [{**row, "name": "gloo", "engine": "gloo", "t_med": 9 * row["t_med"],
+              "rounds": [row["t_med"] / 2, 9 * row["t_med"], 9 * row["t_med"]]}
+             for row in bench["rows"] if row["name"] == "mpi"]  # fmt: skip
+    bench["rows"] += noisy
+    assert [row[5] for row in report.verdicts(bench)[1:]] == ["noise", "noise"]
+
+
 def bench_record() -> dict[str, Any]:
     rows = []
     for size in (1024, 1 << 20):
