@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import statistics
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, Optional
@@ -14,36 +13,46 @@ from lwcc.launcher.measure import Run, agreement, histogram, script_of
 from lwcc.sections import Rows, Section, middle, network, seconds, where
 
 
-def _told(record: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """The cells of lwccrun's own table by engine, so that the page says the same of a run directory."""
+def _runs(record: dict[str, Any]) -> dict[str, list[Run]]:
+    """The runs of each engine, LWCC first."""
     known = {field.name for field in fields(Run)}
     runs = [Run(**{key: value for key, value in run.items() if key in known}) for run in record["runs"]]
-    names = dict.fromkeys(run.variant for run in runs)
-    return dict(zip(names, baseline.rows(runs)))
+    return {name: [run for run in runs if run.variant == name] for name in dict.fromkeys(r.variant for r in runs)}
+
+
+def has_told(run: dict[str, Any]) -> bool:
+    """Is there anything to compare?"""
+    return bool(run["samples_per_s"] or run["step_s"] or run["losses"])
+
+
+def _row(runs: Sequence[Run], base: Sequence[Run], cells: dict[str, str]) -> list[str]:
+    """One engine's row; base: LWCC's runs; cells: of lwccrun's own table, so that a page says the same of a run."""
+    good, ours = [run for run in runs if run.told()], [run for run in base if run.told()]
+    count = f"{len(good)} of {len(runs)}" if len(good) < len(runs) else str(len(runs))
+    head = [cells["engine"], count, cells["samples/s"], cells.get("x lwcc", "-")]
+    if not good:
+        return [*head, *["-"] * 7]
+    said, agree = "-", "-"
+    speeds, own = ([run.samples_per_s for run in of if run.samples_per_s] for of in (good, ours))
+    if runs is not base and speeds and own:
+        said = verdict.compare_rates(own, speeds)[0]
+    if runs is not base and ours:
+        agree = agreement(ours[0].losses, good[0].losses)[0]
+    times = [middle([run.step_median() for run in good]), middle([run.step_p90() for run in good]),
+             middle([run.exposed_s for run in good]), middle([run.communication_s for run in good])]  # fmt: skip
+    loss = f"{good[0].losses[-1]:.5g}" if good[0].losses else "-"
+    said = {"better": "LWCC faster", "worse": "LWCC slower"}.get(said, said)
+    return [*head, said, *("-" if t is None else seconds(t) for t in times), loss, agree]
 
 
 def training_rows(record: dict[str, Any]) -> Rows:
     """One row for each engine of a training run."""
-    rows: Rows = [
-        ["engine", "samples/s", "x LWCC", "verdict", "step", "p90", "exposed", "communication", "loss", "losses"]
-    ]
-    names = list(record["settings"])
-    runs = {name: [r for r in record["runs"] if r["variant"] == name] for name in names}
-    told, speeds = _told(record), _speeds(record)
-    for name in names:
-        first, cells, said = runs[name][0], told[name], "-"
-        if name != names[0] and name in speeds and names[0] in speeds:
-            said = verdict.compare_rates(speeds[names[0]], speeds[name])[0]
-        agree = "-" if name == names[0] else agreement(runs[names[0]][0]["losses"], first["losses"])[0]
-        times = [middle([r[key] for r in runs[name]]) for key in
-                 ("step_median_s", "step_p90_s", "exposed_s", "communication_s")]  # fmt: skip
-        rows.append([
-            name, f"{statistics.median(speeds[name]):.0f}" if name in speeds else f"exit {first['code']}",
-            cells.get("x lwcc", "-"), {"better": "LWCC faster", "worse": "LWCC slower"}.get(said, said),
-            *("-" if t is None else seconds(t) for t in times),
-            f"{first['losses'][-1]:.5g}" if first["losses"] else "-", agree,
-        ])  # fmt: skip
-    return rows
+    runs = _runs(record)
+    told = baseline.rows([run for of in runs.values() for run in of])
+    base = next(iter(runs.values()), [])
+    heads = ["engine", "runs", "samples/s (range)", "x LWCC", "verdict", "step", "p90", "exposed", "communication",
+             "loss", "losses"]  # fmt: skip
+    return [heads, *(_row(of, base, cells) for of, cells in zip(runs.values(), told))]
 
 
 def training_title(record: dict[str, Any]) -> str:
@@ -93,7 +102,8 @@ def _breakdown(firsts: dict[str, dict[str, Any]]) -> list[tuple[str, list[charts
 
 def training_part(record: dict[str, Any], number: int) -> Section:
     """Throughput, losses and step times of one training run."""
-    last_first = {run["variant"]: run for run in reversed(record["runs"])}
+    by_use = sorted(record["runs"], key=lambda run: not has_told(run))
+    last_first = {run["variant"]: run for run in reversed(by_use)}
     firsts = {name: last_first[name] for name in record["settings"] if name in last_first}
     title = training_title(record)
     speeds = [(name, middle([r["samples_per_s"] for r in record["runs"] if r["variant"] == name])) for name in firsts]
@@ -115,7 +125,9 @@ def training_part(record: dict[str, Any], number: int) -> Section:
     sizes = [["engine", "allreduces by size (upper bounds)"]]
     sizes += [[name, histogram(run["allreduces"])] for name, run in firsts.items() if run["allreduces"]]
     settings = [["engine", "settings"], *([name, text] for name, text in record["settings"].items())]
-    tables = [(title, training_rows(record)), (f"Sizes: {title}", sizes), (f"Settings: {title}", settings)]
+    tables = [(title, training_rows(record)), (f"Settings: {title}", settings)]
+    if len(sizes) > 1:
+        tables.insert(1, (f"Sizes: {title}", sizes))
     pictures = [(f"{number}-training-{n}", chart) for n, chart in drawn.items() if chart]
     return Section(title, where(record) + ".", shlex.join(["lwccrun", *record["argv"][1:]]), tables, pictures)
 

@@ -182,7 +182,7 @@ def test_what_is_said_of_each_run(records: list[str]) -> None:
     assert rows[2][:4] == ["train.py, 2 ranks", "1", "0", "0"]
     titles = [report.bench_title({**loaded[0], "net": net}) for net in ("none", "1gbit")]
     assert titles == ["allreduce, 2 ranks, network unshaped", "allreduce, 2 ranks, network 1gbit"]
-    assert trainings.training_rows(loaded[1])[2][:4] == ["mpi", "101", "0.50", "LWCC faster"]
+    assert trainings.training_rows(loaded[1])[2][:5] == ["mpi", "3", "101 (100-102)", "0.50", "LWCC faster"]
     assert report.scaling(loaded) == [["command", "engine", "ranks", "samples/s", "efficiency"]]
     more = {**loaded[1], "np": 4}
     assert [row[4] for row in report.scaling([loaded[1], more])[1:3]] == ["100%", "50%"]
@@ -211,7 +211,20 @@ def test_times_lwcc_is_the_ratio_of_the_medians_as_in_the_table_of_lwccrun() -> 
     record["runs"] = record["runs"][:4]
     for run, speed in zip(record["runs"], (3813.0, 2645.0, 5148.0, 7545.0)):
         run["samples_per_s"] = speed
-    assert trainings.training_rows(record)[2][1:3] == ["5095", "1.14"]
+    assert trainings.training_rows(record)[2][2:4] == ["5095 (2645-7545)", "1.14"]
+
+
+def test_runs_their_range_and_failures_are_shown() -> None:
+    record = training_record()
+    record["runs"][1].update(samples_per_s=None, step_s=[], losses=[], code=143)
+    record["runs"].append({**record["runs"][1], "variant": "gloo", "code": 1})
+    lwcc, mpi, gloo = trainings.training_rows(record)[1:]
+    assert lwcc[:3] == ["lwcc", "3", "201 (200-202)"]
+    assert mpi[:5] == ["mpi (exit 143)", "2 of 3", "102 (101-102)", "0.50", "noise"]
+    assert mpi[-1] == "identical as printed"
+    assert gloo == ["gloo", "0 of 1", "exit 1", *["-"] * 8]
+    for made in (report.markdown([record]), report.latex([record])):
+        assert "mpi (exit 143)" in made and "2 of 3" in made and "101-102" in made
 
 
 def test_tables_for_papers(records: list[str], tmp_path: Path) -> None:
