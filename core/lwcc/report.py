@@ -42,7 +42,10 @@ def load(path: str) -> dict[str, Any]:
 
 def bench_title(record: dict[str, Any]) -> str:
     """What was measured, in a few words."""
-    return f"{record['collective']}, {record['np']} ranks{network(record)}"
+    dtypes = {row.get("dtype", "float32") for row in record["rows"]} - {"float32"}
+    how = sorted(dtypes) + [text for key, text in (("in_place", "in place"), ("registered", "registered"))
+                            if record.get(key)]  # fmt: skip
+    return ", ".join([record["collective"], *how, f"{record['np']} ranks"]) + network(record)
 
 
 def _by_name(record: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:

@@ -227,6 +227,16 @@ def test_runs_their_range_and_failures_are_shown() -> None:
         assert "mpi (exit 143)" in made and "2 of 3" in made and "101-102" in made
 
 
+def test_titles_tell_dtypes_and_buffers_apart() -> None:
+    record = bench_record()
+    assert report.bench_title(record) == "allreduce, 2 ranks"
+    record.update(in_place=True, registered=True)
+    for row in record["rows"]:
+        row["dtype"] = "bfloat16"
+    assert report.bench_title(record) == "allreduce, bfloat16, in place, registered, 2 ranks"
+    assert report.parts_of([record])[1].title == report.overview([record])[1][0] == report.bench_title(record)
+
+
 def test_tables_for_papers(records: list[str], tmp_path: Path) -> None:
     md, tex = tmp_path / "r.md", tmp_path / "r.tex"
     assert main(["report", *records, "--markdown", str(md), "--latex", str(tex)]) == 0
