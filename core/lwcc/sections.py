@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
@@ -9,6 +10,9 @@ from typing import Any, NamedTuple, Optional
 from lwcc import charts
 
 Rows = list[list[str]]  # the first one holds the heads
+
+# As lwccrun describes a network that it has made: what was asked for, and how it was done.
+_NETWORK = re.compile(r"network of namespaces: (.*?)(?: \(tbf|, delay and loss by|, congestion control|$)")
 
 
 class Section(NamedTuple):
@@ -32,13 +36,17 @@ def seconds(value: float) -> str:
 def network(record: dict[str, Any]) -> str:
     """The end of a title: on which network; "" for none."""
     net = record.get("net")
+    of_nodes = _NETWORK.match(net or "")
+    if of_nodes:
+        return f", network of {of_nodes[1]}"
     return f", network {'unshaped' if net == 'none' else net}" if net else ""
 
 
 def where(record: dict[str, Any]) -> str:
-    """The machine, the versions, and when."""
+    """The machine, the versions, when, and a network in full."""
     parts = [record["machine"], f"LWCC {record['lwcc_version']}" if record.get("lwcc_version") else ""]
     parts += [record.get("mpi", ""), record.get("started", "")]
+    parts.append(record["net"] if _NETWORK.match(record.get("net") or "") else "")
     return ", ".join(part for part in parts if part)
 
 

@@ -237,6 +237,16 @@ def test_titles_tell_dtypes_and_buffers_apart() -> None:
     assert report.parts_of([record])[1].title == report.overview([record])[1][0] == report.bench_title(record)
 
 
+def test_a_network_is_short_in_headings_and_told_once_in_full() -> None:
+    net = "network of namespaces: 2 nodes, 100mbit, delay 100us (tbf, burst 128 KiB), delay and loss by a relay in user"
+    net += " space: at most about 4 Gbit/s with delay alone, 1 Gbit/s with loss, congestion control bbr"
+    record = {**training_record(), "net": net}
+    assert trainings.training_title(record) == "train.py, 2 ranks, network of 2 nodes, 100mbit, delay 100us"
+    assert report.markdown([record]).count("burst 128 KiB") == 1
+    record["net"] = "network of namespaces: 2 nodes, congestion control bbr"
+    assert trainings.training_title(record) == "train.py, 2 ranks, network of 2 nodes"
+
+
 def test_tables_for_papers(records: list[str], tmp_path: Path) -> None:
     md, tex = tmp_path / "r.md", tmp_path / "r.tex"
     assert main(["report", *records, "--markdown", str(md), "--latex", str(tex)]) == 0
