@@ -29,11 +29,12 @@ th,td{padding:.15em .7em;text-align:right;border-bottom:1px solid var(--grid)}
 th:first-child,td:first-child{text-align:left}.scroll{overflow-x:auto}a{color:var(--link)}
 td.better{color:#2b8a3e;font-weight:600}td.worse{color:#c4410b;font-weight:600}
 .csv{font-size:12px;margin-left:.7em}.about{opacity:.8;font-size:13px}.figure{max-width:860px;margin:.6em 0}
-code{font-size:12.5px;overflow-wrap:anywhere}
+.warning{color:#c4410b;font-weight:600}code{font-size:12.5px;overflow-wrap:anywhere}
 </style>{{ head }}</head><body><h1>LWCC report</h1>
 <nav><a class="csv" download="lwcc-report.json" href="data:application/json;base64,{{ json64 }}">all data (JSON)</a>
 {% for s in sections %}<a class="csv" href="#s{{ loop.index }}">{{ s.title }}</a>{% endfor %}</nav>
 {% for s in sections %}<section id="s{{ loop.index }}"><h2>{{ s.title }}</h2>
+{% for text in s.warnings %}<p class="warning">warning: {{ text }}</p>{% endfor %}
 <p class="about">{{ s.about }}</p>{% if s.command %}<p class="about"><code>{{ s.command }}</code></p>{% endif %}
 {% for div in s.divs %}<div class="figure">{{ div }}</div>{% endfor %}
 {% for table in s.tables %}<h3>{{ table.title }}

@@ -10,13 +10,14 @@ import argparse
 import json
 import os
 import shlex
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 from lwcc import charts, figures, page, papers, verdict
 from lwcc.launcher.measure import size_text
-from lwcc.sections import Rows, Section, middle, network, seconds, where
-from lwcc.trainings import training_part, training_standing, training_title
+from lwcc.sections import Rows, Section, middle, network, seconds, warnings, where
+from lwcc.trainings import has_told, training_part, training_standing, training_title
 
 ABOUT = """\
 Show what runs have measured: which engine was how fast, and whether a difference is more than noise. Several runs go
@@ -27,14 +28,28 @@ EXAMPLE = "example: lwcc report lwcc-train-20261130-120000 run.json -o report.ht
 def load(path: str) -> dict[str, Any]:
     """Read a run directory or a JSON file; ValueError if it is neither."""
     file_name = os.path.join(path, "run.json") if os.path.isdir(path) else path
+    record: Any = None
     try:
         with open(file_name, encoding="utf-8") as file:
-            record: dict[str, Any] = json.load(file)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"lwcc report: {path} is neither a run directory nor a file of lwcc bench: {error}") from None
+            record = json.load(file)
+    except OSError as error:
+        raise ValueError(f"lwcc report: {file_name}: {error.strerror or error}") from None
+    except ValueError:
+        pass  # as any other file that is no run
     if not isinstance(record, dict) or record.get("kind") not in ("bench", "baseline"):
-        raise ValueError(f"lwcc report: {file_name} was written by neither lwcc bench --json nor lwccrun --baseline")
+        raise ValueError(f"lwcc report: {file_name} is no run of lwcc: give a directory that lwccrun --baseline has "
+                         "made, or a file of lwcc bench --json")  # fmt: skip
     return {**record, "path": path}
+
+
+def silence(record: dict[str, Any]) -> str:
+    """Say what became of a record in which nothing was measured; "" if something was."""
+    if record["kind"] == "bench":
+        return "" if record["rows"] else "nothing was measured"
+    if any(map(has_told, record["runs"])):
+        return ""
+    ends = ", ".join(f"{run['variant']} exit {run['code']}" for run in record["runs"]) or "none began"
+    return f"no run has told samples/s, losses or steps ({ends})"
 
 
 # ---- collectives ----
@@ -190,7 +205,8 @@ def parts_of(records: Sequence[dict[str, Any]]) -> list[Section]:
         about = "Efficiency: speed per rank against the fewest ranks."
         parts.append(Section("Scaling", about, "", [("", scaling(records))], _scaling_chart(records)))
     for number, record in enumerate(records, 1):
-        parts.append((bench_part if record["kind"] == "bench" else training_part)(record, number))
+        part = (bench_part if record["kind"] == "bench" else training_part)(record, number)
+        parts.append(part._replace(warnings=[*filter(None, [silence(record)]), *warnings(record)]))
     return parts
 
 
@@ -212,6 +228,11 @@ def latex(records: Sequence[dict[str, Any]]) -> str:
 def run(args: argparse.Namespace) -> int:
     """Write what is asked for; print where."""
     records = [load(path) for path in args.runs]
+    silent = [f"lwcc report: {record['path']}: {silence(record)}" for record in records if silence(record)]
+    for line in silent:
+        print(line, file=sys.stderr)
+    if len(silent) == len(records):
+        return 1
     written = []
     for path, make in ((args.output, html), (args.markdown, markdown), (args.latex, latex)):
         if path:

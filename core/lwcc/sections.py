@@ -11,6 +11,7 @@ from lwcc import charts
 
 Rows = list[list[str]]  # the first one holds the heads
 
+BUSY = 0.3  # of the cores: a load before the benchmark that it warns of
 # As lwccrun describes a network that it has made: what was asked for, and how it was done.
 _NETWORK = re.compile(r"network of namespaces: (.*?)(?: \(tbf|, delay and loss by|, congestion control|$)")
 
@@ -23,6 +24,7 @@ class Section(NamedTuple):
     command: str
     tables: list[tuple[str, Rows]]
     pictures: list[tuple[str, charts.Chart]]
+    warnings: Sequence[str] = ()
 
 
 def seconds(value: float) -> str:
@@ -48,6 +50,17 @@ def where(record: dict[str, Any]) -> str:
     parts += [record.get("mpi", ""), record.get("started", "")]
     parts.append(record["net"] if _NETWORK.match(record.get("net") or "") else "")
     return ", ".join(part for part in parts if part)
+
+
+def warnings(record: dict[str, Any]) -> list[str]:
+    """What was wrong with the machine, of which lwcc bench and lwccrun have warned as well."""
+    counted, load, found = re.search(r"(\d+) cores?\b", record["machine"]), record.get("load", 0.0), []
+    cores = int(counted[1]) if counted else 0
+    if 0 < cores < record["np"]:
+        found.append(f"{record['np']} ranks shared {cores} cores: these figures tell little about other machines")
+    if cores and load > BUSY * cores:
+        found.append(f"other work was on this machine (load {load:.1f}): the figures compare little")
+    return found
 
 
 def middle(values: Sequence[Any]) -> Optional[float]:

@@ -269,6 +269,37 @@ def test_figures_for_papers(records: list[str], tmp_path: Path) -> None:
     assert any("KiB" in (e.text or "") for e in texts[0].iter())
 
 
+def test_where_nothing_was_told_there_is_no_page(tmp_path: Path, records: list[str], capsys: Any) -> None:
+    record = training_record()
+    for run in record["runs"]:
+        run.update(samples_per_s=None, step_s=[], losses=[], code=1)
+    (tmp_path / "failed.json").write_text(json.dumps(record))
+    failed, page = str(tmp_path / "failed.json"), tmp_path / "r.md"
+    assert main(["report", failed, "--markdown", str(page)]) == 1 and not page.exists()
+    said = "no run has told samples/s, losses or steps (lwcc exit 1, mpi exit 1,"
+    assert f"failed.json: {said}" in capsys.readouterr().err
+    assert main(["report", failed, records[0], "--markdown", str(page)]) == 0
+    assert f"**warning: {said}" in page.read_text() and said in capsys.readouterr().err
+
+
+def test_warnings_of_a_run_are_on_the_page(tmp_path: Path) -> None:
+    record = {**bench_record(), "machine": "Xeon, 2 cores, Linux", "load": 3.55, "np": 4}
+    busy, shared = "warning: other work was on this machine (load 3.5)", "warning: 4 ranks shared 2 cores"
+    for made in (report.markdown([record]), report.latex([record])):
+        assert busy in made and shared in made
+    assert "warning" not in report.markdown([{**record, "load": 0.1, "np": 2}])
+    pytest.importorskip("bokeh")
+    assert busy in report.html([record]) and shared in report.html([record])
+
+
+def test_a_script_is_no_run(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "mine.py").write_text("import lwcc\n")
+    assert main(["report", str(tmp_path / "mine.py")]) == 2
+    assert "mine.py is no run of lwcc: give a directory" in capsys.readouterr().err
+    assert main(["report", str(tmp_path / "none")]) == 2
+    assert "none: No such file" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["", "{}", '{"kind": "x"}', "[1]"])
 def test_other_files_are_refused(tmp_path: Path, text: str, capsys: Any) -> None:
     path = tmp_path / "x.json"
