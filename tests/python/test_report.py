@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -254,6 +255,22 @@ def test_tables_for_papers(records: list[str], tmp_path: Path) -> None:
     assert r"50\%" in tex.read_text() and tex.read_text().count(r"\begin{tabular}") == tex.read_text().count(
         r"\bottomrule"
     )
+
+
+def test_latex_aligns_text_to_the_left_and_has_captions() -> None:
+    record = training_record()
+    record["settings"]["mpi"] = "--bind-to none " + "--mca coll_tuned_use_dynamic_rules 1 " * 3
+    failed = {**record["runs"][0], "variant": "gloo", "samples_per_s": None, "step_s": [], "losses": [], "code": 1}
+    record["runs"].append(failed)
+    record["settings"]["gloo"] = ""
+    made = report.latex([bench_record(), record])
+    assert made.count(r"\begin{table}") == made.count(r"\end{table}") == made.count(r"\caption{") == 6
+    labels = re.findall(r"\\label{(.*)}", made)
+    assert len(set(labels)) == 6 and "tab:lwcc-2-verdicts-allreduce-2-ranks" in labels
+    assert r"\begin{tabular}{rrrlllr}" in made  # size, LWCC, best other, which, LWCC is, verdict, of limit
+    assert r"\begin{tabular}{lrrrlrrrrrl}" in made  # training
+    assert r"\begin{tabular}{lp{0.6\linewidth}}" in made and r"-{}-bind-to none -{}-mca coll\_tuned" in made
+    assert r"1 $\mu$s" in made and " us" not in made
 
 
 def test_figures_for_papers(records: list[str], tmp_path: Path) -> None:
