@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lwcc import charts
 
 if TYPE_CHECKING:
-    from lwcc.report import Rows, Section
+    from lwcc.sections import Rows, Section
 
 MISSING = "a page needs bokeh and jinja2: pip install 'lwcc[report]' (--markdown and --latex need nothing)"
 INK = "#7d8590"  # legible on white and on black: a figure is drawn once, the page is light or dark
@@ -29,11 +29,12 @@ th,td{padding:.15em .7em;text-align:right;border-bottom:1px solid var(--grid)}
 th:first-child,td:first-child{text-align:left}.scroll{overflow-x:auto}a{color:var(--link)}
 td.better{color:#2b8a3e;font-weight:600}td.worse{color:#c4410b;font-weight:600}
 .csv{font-size:12px;margin-left:.7em}.about{opacity:.8;font-size:13px}.figure{max-width:860px;margin:.6em 0}
-code{font-size:12.5px;overflow-wrap:anywhere}
+.warning{color:#c4410b;font-weight:600}code{font-size:12.5px;overflow-wrap:anywhere}
 </style>{{ head }}</head><body><h1>LWCC report</h1>
 <nav><a class="csv" download="lwcc-report.json" href="data:application/json;base64,{{ json64 }}">all data (JSON)</a>
 {% for s in sections %}<a class="csv" href="#s{{ loop.index }}">{{ s.title }}</a>{% endfor %}</nav>
 {% for s in sections %}<section id="s{{ loop.index }}"><h2>{{ s.title }}</h2>
+{% for text in s.warnings %}<p class="warning">warning: {{ text }}</p>{% endfor %}
 <p class="about">{{ s.about }}</p>{% if s.command %}<p class="about"><code>{{ s.command }}</code></p>{% endif %}
 {% for div in s.divs %}<div class="figure">{{ div }}</div>{% endfor %}
 {% for table in s.tables %}<h3>{{ table.title }}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from lwcc import charts, figures, report, verdict
+from lwcc import charts, figures, report, trainings, verdict
 from lwcc.__main__ import main
 
 
@@ -26,6 +27,25 @@ from lwcc.__main__ import main
 )  # fmt: skip
 def test_verdicts(ours: list[float], theirs: list[float], said: str) -> None:
     assert verdict.compare(ours, theirs)[0] == said
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [({"a": ("better", 3.0), "b": ("better", 2.0)}, ("better", 2.0, "b")),
+     ({"noisy": ("noise", 9.0), "b": ("better", 2.0)}, ("noise", 2.0, "b")),
+     ({"noisy": ("noise", 0.2), "b": ("worse", 0.5), "c": ("worse", 0.7)}, ("worse", 0.5, "b"))],
+)  # fmt: skip
+def test_among_others(found: dict[str, tuple[str, float]], expected: tuple[str, float, str]) -> None:
+    assert verdict.among(found) == expected
+
+
+def test_an_engine_of_noisy_rounds_does_not_drop_out() -> None:
+    bench = bench_record()
+    noisy = [{**row, "name": "gloo", "engine": "gloo", "t_med": 9 * row["t_med"],
+              "rounds": [row["t_med"] / 2, 9 * row["t_med"], 9 * row["t_med"]]}
+             for row in bench["rows"] if row["name"] == "mpi"]  # fmt: skip
+    bench["rows"] += noisy
+    assert [row[5] for row in report.verdicts(bench)[1:]] == ["noise", "noise"]
 
 
 def bench_record() -> dict[str, Any]:
@@ -163,10 +183,69 @@ def test_what_is_said_of_each_run(records: list[str]) -> None:
     assert rows[2][:4] == ["train.py, 2 ranks", "1", "0", "0"]
     titles = [report.bench_title({**loaded[0], "net": net}) for net in ("none", "1gbit")]
     assert titles == ["allreduce, 2 ranks, network unshaped", "allreduce, 2 ranks, network 1gbit"]
-    assert report.training_rows(loaded[1])[2][:4] == ["mpi", "101", "0.50", "LWCC faster"]
+    assert trainings.training_rows(loaded[1])[2][:5] == ["mpi", "3", "101 (100-102)", "0.50", "LWCC faster"]
     assert report.scaling(loaded) == [["command", "engine", "ranks", "samples/s", "efficiency"]]
     more = {**loaded[1], "np": 4}
     assert [row[4] for row in report.scaling([loaded[1], more])[1:3]] == ["100%", "50%"]
+
+
+def test_a_gain_is_shown_where_it_is_claimed_and_against_the_best_other_engine() -> None:
+    record = training_record()
+    record["settings"]["slow"] = ""
+    record["runs"] += [{**record["runs"][0], "variant": "slow", "samples_per_s": 20.0 + k} for k in range(3)]
+    assert report.overview([record])[1] == ["train.py, 2 ranks", "1", "0", "0", "1.99x faster than mpi", "-", "-"]
+    for run in record["runs"]:
+        run["samples_per_s"] *= 4 if run["variant"] == "mpi" else 1
+    assert report.overview([record])[1][1:6] == ["0", "0", "1", "-", "2.01x slower than mpi"]
+    record["runs"][1]["samples_per_s"] = 150.0
+    assert report.overview([record])[1][1:6] == ["0", "1", "0", "-", "-"]
+    bench = bench_record()
+    assert [row[4] for row in report.verdicts(bench)[1:]] == ["2.00x faster", "2.00x faster"]
+    for row in bench["rows"]:
+        row["rounds"] = row["rounds"][:2]
+    assert [row[4] for row in report.verdicts(bench)[1:]] == ["-", "-"]
+    assert report.overview([bench])[1][1:6] == ["0", "2", "0", "-", "-"]
+
+
+def test_times_lwcc_is_the_ratio_of_the_medians_as_in_the_table_of_lwccrun() -> None:
+    record = training_record()
+    record["runs"] = record["runs"][:4]
+    for run, speed in zip(record["runs"], (3813.0, 2645.0, 5148.0, 7545.0)):
+        run["samples_per_s"] = speed
+    assert trainings.training_rows(record)[2][2:4] == ["5095 (2645-7545)", "1.14"]
+
+
+def test_runs_their_range_and_failures_are_shown() -> None:
+    record = training_record()
+    record["runs"][1].update(samples_per_s=None, step_s=[], losses=[], code=143)
+    record["runs"].append({**record["runs"][1], "variant": "gloo", "code": 1})
+    lwcc, mpi, gloo = trainings.training_rows(record)[1:]
+    assert lwcc[:3] == ["lwcc", "3", "201 (200-202)"]
+    assert mpi[:5] == ["mpi (exit 143)", "2 of 3", "102 (101-102)", "0.50", "noise"]
+    assert mpi[-1] == "identical as printed"
+    assert gloo == ["gloo", "0 of 1", "exit 1", *["-"] * 8]
+    for made in (report.markdown([record]), report.latex([record])):
+        assert "mpi (exit 143)" in made and "2 of 3" in made and "101-102" in made
+
+
+def test_titles_tell_dtypes_and_buffers_apart() -> None:
+    record = bench_record()
+    assert report.bench_title(record) == "allreduce, 2 ranks"
+    record.update(in_place=True, registered=True)
+    for row in record["rows"]:
+        row["dtype"] = "bfloat16"
+    assert report.bench_title(record) == "allreduce, bfloat16, in place, registered, 2 ranks"
+    assert report.parts_of([record])[1].title == report.overview([record])[1][0] == report.bench_title(record)
+
+
+def test_a_network_is_short_in_headings_and_told_once_in_full() -> None:
+    net = "network of namespaces: 2 nodes, 100mbit, delay 100us (tbf, burst 128 KiB), delay and loss by a relay in user"
+    net += " space: at most about 4 Gbit/s with delay alone, 1 Gbit/s with loss, congestion control bbr"
+    record = {**training_record(), "net": net}
+    assert trainings.training_title(record) == "train.py, 2 ranks, network of 2 nodes, 100mbit, delay 100us"
+    assert report.markdown([record]).count("burst 128 KiB") == 1
+    record["net"] = "network of namespaces: 2 nodes, congestion control bbr"
+    assert trainings.training_title(record) == "train.py, 2 ranks, network of 2 nodes"
 
 
 def test_tables_for_papers(records: list[str], tmp_path: Path) -> None:
@@ -176,6 +255,22 @@ def test_tables_for_papers(records: list[str], tmp_path: Path) -> None:
     assert r"50\%" in tex.read_text() and tex.read_text().count(r"\begin{tabular}") == tex.read_text().count(
         r"\bottomrule"
     )
+
+
+def test_latex_aligns_text_to_the_left_and_has_captions() -> None:
+    record = training_record()
+    record["settings"]["mpi"] = "--bind-to none " + "--mca coll_tuned_use_dynamic_rules 1 " * 3
+    failed = {**record["runs"][0], "variant": "gloo", "samples_per_s": None, "step_s": [], "losses": [], "code": 1}
+    record["runs"].append(failed)
+    record["settings"]["gloo"] = ""
+    made = report.latex([bench_record(), record])
+    assert made.count(r"\begin{table}") == made.count(r"\end{table}") == made.count(r"\caption{") == 6
+    labels = re.findall(r"\\label{(.*)}", made)
+    assert len(set(labels)) == 6 and "tab:lwcc-2-verdicts-allreduce-2-ranks" in labels
+    assert r"\begin{tabular}{rrrlllr}" in made  # size, LWCC, best other, which, LWCC is, verdict, of limit
+    assert r"\begin{tabular}{lrrrlrrrrrl}" in made  # training
+    assert r"\begin{tabular}{lp{0.6\linewidth}}" in made and r"-{}-bind-to none -{}-mca coll\_tuned" in made
+    assert r"1 $\mu$s" in made and " us" not in made
 
 
 def test_figures_for_papers(records: list[str], tmp_path: Path) -> None:
@@ -189,6 +284,37 @@ def test_figures_for_papers(records: list[str], tmp_path: Path) -> None:
     texts = [xml.parse(picture).getroot() for picture in pictures]
     assert all(root.tag.endswith("svg") for root in texts)
     assert any("KiB" in (e.text or "") for e in texts[0].iter())
+
+
+def test_where_nothing_was_told_there_is_no_page(tmp_path: Path, records: list[str], capsys: Any) -> None:
+    record = training_record()
+    for run in record["runs"]:
+        run.update(samples_per_s=None, step_s=[], losses=[], code=1)
+    (tmp_path / "failed.json").write_text(json.dumps(record))
+    failed, page = str(tmp_path / "failed.json"), tmp_path / "r.md"
+    assert main(["report", failed, "--markdown", str(page)]) == 1 and not page.exists()
+    said = "no run has told samples/s, losses or steps (lwcc exit 1, mpi exit 1,"
+    assert f"failed.json: {said}" in capsys.readouterr().err
+    assert main(["report", failed, records[0], "--markdown", str(page)]) == 0
+    assert f"**warning: {said}" in page.read_text() and said in capsys.readouterr().err
+
+
+def test_warnings_of_a_run_are_on_the_page(tmp_path: Path) -> None:
+    record = {**bench_record(), "machine": "Xeon, 2 cores, Linux", "load": 3.55, "np": 4}
+    busy, shared = "warning: other work was on this machine (load 3.5)", "warning: 4 ranks shared 2 cores"
+    for made in (report.markdown([record]), report.latex([record])):
+        assert busy in made and shared in made
+    assert "warning" not in report.markdown([{**record, "load": 0.1, "np": 2}])
+    pytest.importorskip("bokeh")
+    assert busy in report.html([record]) and shared in report.html([record])
+
+
+def test_a_script_is_no_run(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "mine.py").write_text("import lwcc\n")
+    assert main(["report", str(tmp_path / "mine.py")]) == 2
+    assert "mine.py is no run of lwcc: give a directory" in capsys.readouterr().err
+    assert main(["report", str(tmp_path / "none")]) == 2
+    assert "none: No such file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"kind": "x"}', "[1]"])
