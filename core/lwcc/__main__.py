@@ -220,7 +220,7 @@ def _run(args: argparse.Namespace, plugins: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
     except (ValueError, RuntimeError, OSError) as error:
-        print(f"lwcc: {str(error).removeprefix('lwcc: ')}", file=sys.stderr)
+        print(("" if str(error).startswith(("lwcc: ", "lwcc ")) else "lwcc: ") + str(error), file=sys.stderr)
         return 2
 
 

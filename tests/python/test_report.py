@@ -66,6 +66,12 @@ def bench_record() -> dict[str, Any]:
             "registered": False, "rounds": 2, "argv": ["lwcc", "bench", "</script>"], "rows": rows}  # fmt: skip
 
 
+def test_what_is_faster_than_the_limit_is_no_claim() -> None:
+    bench = bench_record()
+    bench["rows"][2]["share"] = 1.3  # mpi, the first size
+    assert [row[5] for row in report.verdicts(bench)[1:]] == ["noise", "better"]
+
+
 def training_record() -> dict[str, Any]:
     def run(variant: str, speed: Any, code: int = 0) -> dict[str, Any]:
         return {
