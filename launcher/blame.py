@@ -12,9 +12,12 @@ from lwcc.launcher.spawn import Rank
 _OF_ANOTHER = re.compile(r"PeerLost: |ShutDown: rank |rank \d+ (\(host \S+ pid \d+\) )?(has left|is gone)")
 
 
-def order(rank: Rank) -> tuple[bool, bool, bool, int]:
-    """Order of several ranks that ended in the same instant: a signal is a cause, an MPI's launcher only reports."""
-    return (rank.rank == LAUNCHER, _consequence(rank), (rank.status or 0) > 0, rank.rank)
+def order(rank: Rank) -> tuple[bool, bool, bool, bool, int]:
+    """Order of several ranks that ended in the same instant.
+
+    A signal is a cause; who was stopped, or ended with an MPI's launcher, is none; that launcher only reports.
+    """
+    return (rank.stopped_by_us, rank.rank == LAUNCHER, _consequence(rank), (rank.status or 0) > 0, rank.rank)
 
 
 def find_cause(failed: Rank, ranks: Sequence[Rank]) -> Rank:
