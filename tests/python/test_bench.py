@@ -147,15 +147,15 @@ def test_a_command_that_reached_its_limit_may_tidy_up_for_some_seconds(
 ) -> None:
     monkeypatch.setattr(limited, "TIDY_S", 0.5)
     handler = "signal.SIG_IGN" if deaf else "lambda *_: (print('tidied', flush=True), sys.exit(3))"
-    code = f"import signal, sys, time\nsignal.signal(signal.SIGTERM, {handler})\nprint('up', flush=True)\n"
+    code = f"import signal, sys\nsignal.signal(signal.SIGTERM, {handler})\nprint('up', flush=True)\n"
     began = time.monotonic()
-    done = limited.run_limited([sys.executable, "-c", code + "time.sleep(60)"], 3.0)
+    done = limited.run_limited([sys.executable, "-c", code + "signal.pause()"], 3.0)
     assert done == limited.Ended(None, "up\n" if deaf else "up\ntidied\n", "")
     assert time.monotonic() - began < 30
 
 
 def test_an_interrupted_command_is_ended_too() -> None:
-    code = "import os, signal, time\nos.kill(os.getppid(), signal.SIGINT)\ntime.sleep(60)"
+    code = "import os, signal\nos.kill(os.getppid(), signal.SIGINT)\nsignal.pause()"
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         limited.run_limited([sys.executable, "-c", code], 60.0)
